@@ -271,10 +271,10 @@ def status(root: Place | None = None) -> Result:
         >>> hosttune.status("scratch").drift
         ()
     """
-    from hosttune.handover import notes
+    from hosttune.handover import kept
     from hosttune.transaction.site import open_site
 
-    return notes.status(open_site(_text(root)))
+    return kept.status(open_site(_text(root)))
 
 
 def revert(

@@ -48,7 +48,7 @@ def baseline(
     or if something that is declared is unknown. Asks no host. `fleet apply --baseline FILE` holds each wave to it.
     """
     from hosttune.fleet.checking import check_answers, write_baseline
-    from hosttune.report.baseline import checked_report
+    from hosttune.report.fleet_uniform import checked_report
 
     only_writing = next((word for word, value in (("--from-host", host), ("--out", out)) if value is not None), None)
     if path is not None and only_writing is not None:

@@ -56,16 +56,18 @@ def show_past(results: str, run_id: str | None, output: str, metrics: str | None
     if metrics is not None:
         hint = "leave it out, or name another run by --run, or answers by --verb"
         raise BadInput(f"the run {past.run} is one of {verb}: no host is judged", where="--metrics", hint=hint)
+    from hosttune.cluster.between import report_of_past
+
     if verb == "pairs":
-        from hosttune.cluster.pairruns import report_of_past as report_of_pairs
+        from hosttune.cluster.pairruns import PAIRS
         from hosttune.report.pairs import pairs_report
 
-        emit_report(report_of_pairs(results, past.run), output, pairs_report)
+        emit_report(report_of_past(PAIRS, results, past.run), output, pairs_report)
     else:
-        from hosttune.cluster.collectiveruns import report_of_past as report_of_collective
+        from hosttune.cluster.collectiveruns import COLLECTIVE
         from hosttune.report.collective import collective_report
 
-        emit_report(report_of_collective(results, past.run), output, collective_report)
+        emit_report(report_of_past(COLLECTIVE, results, past.run), output, collective_report)
     return True
 
 
@@ -105,8 +107,9 @@ def measure_pairs(
     context: click.Context, base: Callable[[dict[str, Any]], FleetRequest], asked: dict[str, Any]
 ) -> None:
     """Measure and exit with the exit code. `base` makes the request of what all verbs have. Raises BadInput."""
+    from hosttune.cluster.between import run_between
     from hosttune.cluster.pairplan import PairsOptions
-    from hosttune.cluster.pairruns import PairsRequest, run_pairs
+    from hosttune.cluster.pairruns import PAIRS, PairsRequest
     from hosttune.report.pairs import pairs_report
 
     output = asked.pop("output")
@@ -117,7 +120,7 @@ def measure_pairs(
         raise BadInput("the rounds of a run are in its plan", where="--rounds", hint="leave it out, or begin a new run")
     own = {name: asked.pop(name) for name in ("disrupt", "window")}
     request = PairsRequest(base(asked), PairsOptions(**given), given, own["disrupt"], own["window"])
-    end(context, run_pairs(request, progress()), output, pairs_report)
+    end(context, run_between(PAIRS, request, progress()), output, pairs_report)
 
 
 # --- collective -------------------------------------------------------------------------------------------
@@ -163,8 +166,9 @@ def measure_collective(
     context: click.Context, base: Callable[[dict[str, Any]], FleetRequest], asked: dict[str, Any]
 ) -> None:
     """Measure and exit with the exit code. `base` makes the request of what all verbs have. Raises BadInput."""
+    from hosttune.cluster.between import run_between
     from hosttune.cluster.collectiveplan import CollectiveOptions
-    from hosttune.cluster.collectiveruns import CollectiveRequest, run_collective
+    from hosttune.cluster.collectiveruns import COLLECTIVE, CollectiveRequest
     from hosttune.report.collective import collective_report
 
     output = asked.pop("output")
@@ -184,4 +188,4 @@ def measure_collective(
         )
     own = {name: asked.pop(name) for name in ("disrupt", "window")}
     request = CollectiveRequest(base(asked), CollectiveOptions(**given), given, **own)
-    end(context, run_collective(request, progress()), output, collective_report)
+    end(context, run_between(COLLECTIVE, request, progress()), output, collective_report)

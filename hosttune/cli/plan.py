@@ -360,8 +360,8 @@ def with_drift(decided: Plan, guest: PlannedGuest, host: Host, system: System) -
 
     from hosttune.domain.compare import as_changes
     from hosttune.domain.update import updated
-    from hosttune.hypervisor.autostart import Autostart
     from hosttune.hypervisor.connection import read_definition
+    from hosttune.hypervisor.state import Autostart
     from hosttune.inventory.bare import runs
 
     try:

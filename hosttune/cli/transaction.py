@@ -1,4 +1,4 @@
-"""`apply`, `status`, `revert`, `recover`: the commands that change a machine or show what was changed."""
+"""`apply`, `status`, `revert`, `recover`, `history`: the commands that change a machine or show what was changed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hosttune.cli.commands import Command, completing, host_options, progress, read_document
-from hosttune.cli.output import agreed, detail, emit_report, exiting, waiting
-from hosttune.errors import BadInput
+from hosttune.cli.commands import Command, Whole, completing, host_options, progress, read_document
+from hosttune.cli.output import agreed, detail, emit, emit_report, exiting, waiting
+from hosttune.errors import BadInput, HosttuneError
 
 if TYPE_CHECKING:
     from hosttune.model.plan import Plan
@@ -103,9 +103,9 @@ def apply(
 @click.pass_context
 def status(context: click.Context, /, root: str | None, document: str | None, output: str) -> None:
     """Show what is applied, what drifted, what waits for a reboot."""
-    from hosttune.handover import notes
+    from hosttune.handover import kept
 
-    finish(context, output, notes.status(place(root, document)))
+    finish(context, output, kept.status(place(root, document)))
 
 
 @click.command(cls=Command)
@@ -196,6 +196,35 @@ def recover(
     from hosttune.transaction import calls
 
     finish(context, output, calls.recover(place(root, document), progress(), force=force, disrupt=disrupt))
+
+
+@click.command(cls=Command)
+@host_options
+@click.argument("number", metavar="[N]", type=Whole(min=1), required=False)
+@click.option("--intent", is_flag=True, help="Print the intent of transaction N, for hosttune apply --intent FILE.")
+@OUTPUT
+def history(root: str | None, document: str | None, number: int | None, intent: bool, output: str) -> None:
+    """List every transaction; print one, or the intent of that day.
+
+    \b
+    hosttune history
+    hosttune history 3
+    hosttune history 3 --intent > then.yaml && hosttune apply --intent then.yaml
+    """
+    from hosttune.report.result import history_report
+    from hosttune.transaction.history import history as past
+    from hosttune.transaction.history import intent_of
+
+    site = place(root, document)[0]
+    if not intent:
+        emit_report(past(site, number), output, history_report)
+        if lost := site.lost(site.transactions()):
+            raise HosttuneError(lost.what, where=lost.where, hint=lost.hint)  # after the list, which is not whole
+        return
+    if number is None:
+        raise BadInput("--intent without a transaction", where="--intent", hint="give its number: hosttune history")
+    asked = intent_of(site, number)
+    emit(asked.to_json() if output == "json" else asked.to_yaml())
 
 
 def place(root: str | None, document: str | None) -> Here:

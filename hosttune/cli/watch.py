@@ -1,15 +1,16 @@
-"""`watch`: options → the agent, which runs until it is told to stop."""
+"""`watch`: options → the agent, which runs until it is told to stop. `metrics`: the same metrics, once."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
 
 from hosttune.cli.commands import Command, Seconds, host_options, read_document
-from hosttune.cli.output import shown, tell
+from hosttune.cli.output import emit, shown, tell
 from hosttune.errors import BadInput, Refused
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from hosttune.model.host import Host
     from hosttune.transaction.keeping import Keeping
     from hosttune.transaction.site import Site
-    from hosttune.watch.source import Opener
+    from hosttune.watch.core import Opener
 
 SHORTEST, LONGEST, INTERVAL = 1, 3600, 60
 
@@ -93,7 +94,6 @@ def install(system: System | None, textfile: str | None, interval: float, keep: 
 
 def check_textfile_option(system: System | None, textfile: str | None, origin: str | None) -> None:
     """Check --textfile before anything is read. Raises BadInput, and Refused for a textfile of a captured host."""
-    from hosttune.cli.metrics import refuse_captured
     from hosttune.metrics import check_textfile
 
     if textfile is not None:
@@ -144,3 +144,53 @@ def openers(live: bool, root: str | None, host: Host | None) -> Mapping[str, Ope
     from hosttune.watch import guests, kmsg, udev
 
     return {udev.NAME: udev.Udev, kmsg.NAME: kmsg.KmsgSource, guests.NAME: guests.Guests}
+
+
+@click.command(cls=Command)
+@host_options
+@click.option("--guest", is_flag=True, help="This machine is a guest.")
+@click.option(
+    "--expect",
+    metavar="FILE",
+    help="What must be here: a host document, plan, validation, or fabric.roce of an intent.",
+)
+@click.option("--textfile", metavar="PATH", help="Write this file, whole or not at all, for node_exporter's textfile"
+              " collector (a name that ends in .prom).")  # fmt: skip
+def metrics(root: str | None, document: str | None, guest: bool, expect: str | None, textfile: str | None) -> None:
+    """Write this host's state as metrics for Prometheus.
+
+    At most 300 series. Unknown is NaN, or a label value of its own. Exits 0 whenever the metrics were written, whatever
+    they say. Keeps nothing, and writes nothing but PATH.
+
+    \b
+    hosttune metrics
+    hosttune metrics --textfile /var/lib/prometheus/node-exporter/hosttune.prom
+    """
+    from hosttune.cli.validate import accepted_of, metrics_of, read_expectation
+    from hosttune.machine.opening import open_system
+    from hosttune.metrics import check_textfile, write_textfile
+    from hosttune.validating import ValidationRequest, validate
+
+    expected = read_expectation(expect)
+    place = read_document(root, document) or open_system(root)
+    if textfile is not None:
+        refuse_captured(place, root or document)
+        check_textfile(textfile)  # before anything is read
+    begun = time.time()
+    request = ValidationRequest(guest=guest, expect=expected, accepted=accepted_of(root or document), keep=False)
+    validated = validate(place, request, tell=tell)
+    text = metrics_of(validated, "metrics", begun, 0)
+    if textfile is None:
+        emit(text)
+    else:
+        write_textfile(textfile, text)
+
+
+def refuse_captured(place: object, origin: str | None, *, else_: str = "the metrics go to stdout") -> None:
+    """Refuse a captured host: its metrics in the folder of this machine's collector would be taken for this machine's.
+
+    `else_`: what happens without a textfile. Raises Refused.
+    """
+    if getattr(place, "captured", True) and not getattr(place, "scratch", False):
+        what = "a captured host cannot be written to a textfile: its metrics would count as this machine's"
+        raise Refused(what, where=origin or "--textfile", hint=f"leave out --textfile: {else_}")

@@ -24,9 +24,8 @@ from hosttune.fleet.inventory import Inventory, read_inventory, tool
 from hosttune.fleet.playbook import PlaybookOrder, Played, Stop, TaskEvent, play, playbook
 from hosttune.fleet.record import Ended, Line, Members, Resumed, RunBegun, Stopped, encode, new_run
 from hosttune.fleet.results import held, read_file, replace_file
-from hosttune.fleet.rollout import INTERRUPTED
+from hosttune.fleet.rollout import INTERRUPTED, shards
 from hosttune.fleet.run import FleetRequest, check_request, interruptible, order_of, past_of, with_recorded_request
-from hosttune.fleet.waves import shards
 from hosttune.journal.jsonlines import JsonLines
 from hosttune.model.clock import now_text
 from hosttune.model.jsontext import typed_json

@@ -7,40 +7,20 @@ grouped without a host that gives no answer.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 
 import msgspec
 
 from hosttune.cluster import between, collectiveanswers, collectiveplan
-from hosttune.cluster.between import BetweenRequest, CurrentRun, EndedRun, Player, Verb, run_between
+from hosttune.cluster.between import BetweenRequest, CurrentRun, EndedRun, Verb
 from hosttune.cluster.collective.groups import most_steps
 from hosttune.cluster.collectiveplan import LIST_RECORD, CollectiveOptions, CollectivePlan
 from hosttune.fleet.answers import read_document
-from hosttune.fleet.inventory import Inventory, read_inventory
-from hosttune.fleet.playbook import play
 from hosttune.model.clock import now_text
 from hosttune.model.collective import CollectiveReport, Member
 
 CollectiveRequest = BetweenRequest[CollectiveOptions]
 CollectiveRun = EndedRun[CollectiveReport]
-
-
-def run_collective(
-    asked: CollectiveRequest,
-    tell: Callable[[str], None],
-    *,
-    player: Player = play,
-    clock: Callable[[], datetime] = datetime.now,
-    reader: Callable[..., Inventory] = read_inventory,
-) -> CollectiveRun:
-    """Do collectives over the hosts of an inventory. `tell` gets a line a step. Raises BadInput and Refused."""
-    return run_between(_COLLECTIVE, asked, tell, player=player, clock=clock, reader=reader)
-
-
-def report_of_past(results: str, run: str) -> CollectiveReport:
-    """Return the report of a run from its plan and files. Raises BadInput if it has no plan there."""
-    return between.report_of_past(_COLLECTIVE, results, run)
 
 
 def _planned(current: CurrentRun[CollectiveOptions], hosts: Sequence[str]) -> tuple[str | None, CollectivePlan]:
@@ -100,4 +80,4 @@ def _measured(current: CurrentRun[CollectiveOptions], plan: CollectivePlan) -> t
         tried += [frozenset(group.hosts) for group in step.groups]
 
 
-_COLLECTIVE = Verb("collective", CollectivePlan, _planned, _measured, collectiveanswers.report)
+COLLECTIVE = Verb("collective", CollectivePlan, _planned, _measured, collectiveanswers.report)

@@ -29,7 +29,7 @@ from hosttune.model.plan import Plan
 from hosttune.model.result import Result
 from hosttune.model.validation import Validation
 from hosttune.model.values import MAX_SIZE
-from hosttune.settings.memory import Ksm, NumaBalancing, Thp
+from hosttune.settings.files import Ksm, NumaBalancing, Thp
 
 
 class FactReader(NamedTuple):

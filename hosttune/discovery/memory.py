@@ -19,7 +19,7 @@ from hosttune.model import sysfs
 from hosttune.model.host import HugePages, Hugetlbfs, MemorySettings, NumaNode
 from hosttune.model.limits import check_count
 from hosttune.model.values import MAX_SIZE, CpuSet, format_size
-from hosttune.settings.memory import Ksm, NumaBalancing, Thp
+from hosttune.settings.files import Ksm, NumaBalancing, Thp
 
 _NODES = sysfs.NODES
 _HUGEPAGES = "/sys/kernel/mm/hugepages"

@@ -296,7 +296,6 @@ def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:
     Of libvirt's facts and definitions only what discovery needs is kept; of the kernel log only lines that are events.
     """
     from hosttune.discovery import strip_nodes
-    from hosttune.discovery.definitionscrub import strip_facts, strip_xml
     from hosttune.discovery.guests import DEFINITION, QUERY
     from hosttune.discovery.kernellog import QUERY as KERNEL_LOG
     from hosttune.discovery.kernellog import strip_log
@@ -304,6 +303,7 @@ def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:
     from hosttune.discovery.portinfo import PORT_INFO, strip_port_info
     from hosttune.discovery.roce import DEVINFO, strip_devinfo
     from hosttune.discovery.running import RUNNING, strip_running
+    from hosttune.discovery.scrub import strip_facts, strip_xml
 
     text: str | None = answer
     if name == QUERY:

@@ -17,7 +17,7 @@ from hosttune.linux.tuned import ACTIVE, PROFILES
 from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.host import Host, PciDevice, Tuned
-from hosttune.settings.slices import DEFAULT_AFFINITY, SLICES, slice_file
+from hosttune.settings.irqs import DEFAULT_AFFINITY, SLICES, slice_file
 
 _FILES = (
     "/sys/module/pcie_aspm/parameters/policy",

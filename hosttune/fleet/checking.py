@@ -11,12 +11,11 @@ from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer
 from hosttune.fleet.declared import CHECK, baseline_text, of_validation, read_declared
 from hosttune.fleet.gate import COURSE
-from hosttune.fleet.hardware import machine_of
 from hosttune.fleet.inventory import Inventory
 from hosttune.fleet.overview import judge_of
 from hosttune.fleet.results import answer_path, hosts_in, read_file
 from hosttune.fleet.run import read_past
-from hosttune.fleet.uniformity import Gathering
+from hosttune.fleet.uniformity import Gathering, machine_of
 from hosttune.model.declared import Checked, CheckedHost
 from hosttune.model.hints import did_you_mean
 from hosttune.model.validation import CheckResult, Validation, verdict_of

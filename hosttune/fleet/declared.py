@@ -14,9 +14,8 @@ import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.fleet.gate import HostStatus
-from hosttune.fleet.hardware import HostHardware, machine_of
 from hosttune.fleet.results import answer_path, read_file
-from hosttune.fleet.uniformity import LONGEST_NAME, MachineModel, model_of, too_many
+from hosttune.fleet.uniformity import LONGEST_NAME, HostHardware, MachineModel, machine_of, model_of, too_many
 from hosttune.journal.state import load_text
 from hosttune.model.configuration import FACT_KINDS, Fact, sane, sort_key
 from hosttune.model.declared import Declared, DeclaredHosts, Range, Wanted, wanted_text

@@ -18,13 +18,12 @@ from hosttune.fleet.causes import Diagnosed, diagnose_host, groups_of
 from hosttune.fleet.declared import of_validation
 from hosttune.fleet.gate import COURSE, PHASES, WAVES, phases
 from hosttune.fleet.handed import handed_of, results_of
-from hosttune.fleet.hardware import HostHardware, machine_of, read_machine
 from hosttune.fleet.medians import FleetFigures, Hardware
 from hosttune.fleet.missing import HINTS, hint_of, told, why_unanswered
 from hosttune.fleet.record import RecordedRun
 from hosttune.fleet.rehearsal import of_plan
 from hosttune.fleet.results import answer_path, host_folder, read_file
-from hosttune.fleet.uniformity import Gathering
+from hosttune.fleet.uniformity import Gathering, HostHardware, machine_of, read_machine
 from hosttune.model.declared import Declared
 from hosttune.model.fleet import Answer, FleetReport, HandedLine, HostLine, Wave
 from hosttune.model.jsontext import typed_json

@@ -21,8 +21,7 @@ import msgspec
 
 from hosttune.assets import folder
 from hosttune.errors import BadInput
-from hosttune.fleet.environment import environment, options_in_config
-from hosttune.fleet.inventory import not_installed, tool
+from hosttune.fleet.inventory import environment, not_installed, options_in_config, tool
 from hosttune.fleet.record import NOT_CONTACTED
 from hosttune.fleet.results import ASKING, limit_file
 

@@ -25,6 +25,7 @@ from hosttune.fleet.live import Progress, watch
 from hosttune.fleet.playbook import PlaybookOrder, Stop, playbook
 from hosttune.fleet.record import Line, RecordedRun, Resumed, RunBegun, decode, encode, last_took, new_run, past_run
 from hosttune.fleet.results import RECORD, held, read_file
+from hosttune.fleet.rollout import DEFAULT as DEFAULT_WAVES
 from hosttune.fleet.rollout import (
     Rollout,
     RunOutcome,
@@ -33,11 +34,10 @@ from hosttune.fleet.rollout import (
     changes,
     digest,
     opening,
+    parse_sizes,
     resumed,
     waves_of,
 )
-from hosttune.fleet.waves import DEFAULT as DEFAULT_WAVES
-from hosttune.fleet.waves import parse_sizes
 from hosttune.journal.jsonlines import JsonLines
 from hosttune.journal.state import load, load_text
 from hosttune.model.clock import now_text

@@ -13,14 +13,19 @@ import msgspec
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.memory_tests import CUDA
-from hosttune.gpu.mig import parse_mig_placements, parse_mig_profiles, parts, place
+from hosttune.gpu.mig_tables import parse_mig_placements, parse_mig_profiles, parts, place
 from hosttune.gpu.nvidia_clear import MEMORY_CLEAR
 from hosttune.gpu.nvidia_host import DRIVER, HINTS, NVML, TRACES, lists
-from hosttune.gpu.nvidia_links import links_of_tables
+from hosttune.gpu.nvidia_links import (
+    links_of_tables,
+    nvlinks_by_address,
+    parse_nvlink_status,
+    parse_topo_matrix,
+    peers_from_matrix,
+)
 from hosttune.gpu.nvidia_rates import GENERATIONS
 from hosttune.gpu.nvidia_set import NVIDIA_KNOBS, with_recorded_settings
 from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
-from hosttune.gpu.nvidia_topo import nvlinks_by_address, parse_nvlink_status, parse_topo_matrix, peers_from_matrix
 from hosttune.gpu.nvidia_words import TELLS
 from hosttune.gpu.nvml import Asking
 from hosttune.gpu.nvml_facts import parse_nvml

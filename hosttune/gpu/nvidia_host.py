@@ -6,8 +6,8 @@ import re
 
 from hosttune.errors import BadInput
 from hosttune.gpu import nvswitches
+from hosttune.gpu.nvidia_links import TopoMatrix, parse_topo_matrix
 from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
-from hosttune.gpu.nvidia_topo import TopoMatrix, parse_topo_matrix
 from hosttune.gpu.nvml_facts import parse_nvml
 from hosttune.gpu.vendor import Hints, Listing, LogRecords, Traces, ask
 from hosttune.linux.kernellines import DRIVER_LOAD, LOGGED_ADDRESS, KernelLine

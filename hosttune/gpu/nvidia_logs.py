@@ -10,8 +10,8 @@ import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.gpu.matrices import between, matrices, named_pairs
+from hosttune.gpu.nvidia_links import TopoMatrix, parse_nvlink_status, parse_topo_matrix
 from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
-from hosttune.gpu.nvidia_topo import TopoMatrix, parse_nvlink_status, parse_topo_matrix
 from hosttune.gpu.vendor import LogReader
 from hosttune.model.gpu import Gpu
 from hosttune.model.measured import Figure, LinkSeen, Measured, Nics, Observations, Setup, Stated

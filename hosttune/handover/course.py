@@ -18,7 +18,7 @@ import msgspec
 from hosttune import __version__
 from hosttune.discovery.holders import holders
 from hosttune.errors import HosttuneError, Refused
-from hosttune.handover import binding, memoryclear, record, remains, resets, testing, timelimits
+from hosttune.handover import binding, cleaning, gpumemory, record, testing, timelimits
 from hosttune.handover.cleaning import Cleaning, Work
 from hosttune.handover.partitions import SET_SECONDS, Partitions
 from hosttune.handover.statement import applied_values, handed_device, read_firmware, statement_of
@@ -148,8 +148,8 @@ class Course:
         """Return the step of a device that is in the register, and what became of its guest's memory."""
         self.tools.cleaning.before_anything(self.site, target, self.number)
         facts = {"guest": target.guest, "owner": target.owner, "returns_to": target.back, "again": target.again}
-        left = remains.memory_left(self.site.system, target.guest) if target.guest is not None else None
-        facts["memory"] = None if left is None else remains.ZEROED if not left else f"kept in {', '.join(left)}"
+        left = cleaning.memory_left(self.site.system, target.guest) if target.guest is not None else None
+        facts["memory"] = None if left is None else cleaning.ZEROED if not left else f"kept in {', '.join(left)}"
         why = f"memory of guest {target.guest} may be kept in {', '.join(left)}: remove them" if left else None
         outcome: StepOutcome = "failed" if left else "done"
         return HandoverStep(step="quarantined", outcome=outcome, method="register", evidence=facts, why=why)
@@ -169,7 +169,7 @@ class Course:
             self.tools.cleaning.before_reset(self.site, target)
             binding.hold(self.site.system, target.address)
             binding.refuse_users(self.site.system, target.address)
-            step = memoryclear.asked(self.site.system, target, resets.reset(self.site.system, target))
+            step = gpumemory.asked(self.site.system, target, cleaning.reset(self.site.system, target))
         return msgspec.structs.replace(step, evidence={**(step.evidence or {}), "driver_before": before})
 
     def _again(self, target: Target) -> HandoverStep:
@@ -281,13 +281,13 @@ class Course:
             try:
                 return _FOUND + self.tools.validate(self.level).to_json()
             except (HosttuneError, OSError) as error:
-                return resets.reason(error)
+                return cleaning.reason(error)
 
         try:
             text = in_child(work, testing.LIMIT_SECONDS[self.level], "validate") or ""
             return Validation.from_json(text.removeprefix(_FOUND)) if text.startswith(_FOUND) else text
         except (HosttuneError, RuntimeError) as error:
-            return resets.reason(error) if isinstance(error, HosttuneError) else f"a defect of hosttune: {error}"
+            return cleaning.reason(error) if isinstance(error, HosttuneError) else f"a defect of hosttune: {error}"
 
     def _step(
         self,
@@ -310,8 +310,8 @@ class Course:
             raise
         except (HosttuneError, OSError) as error:
             if isinstance(error, Refused):
-                self.refused.append(f"{target.address}: {resets.reason(error)}")
-            handover_step = HandoverStep(step=name, outcome="failed", why=resets.reason(error))
+                self.refused.append(f"{target.address}: {cleaning.reason(error)}")
+            handover_step = HandoverStep(step=name, outcome="failed", why=cleaning.reason(error))
         record.end_step(self.journal, self.count, handover_step)
         self.steps.setdefault(target.address, []).append(handover_step)
         self.say(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 import msgspec
@@ -23,8 +23,10 @@ from hosttune.machine.files import make_folder, names_ending, remove_file, sync_
 from hosttune.model.evidence import UNREAD_STATEMENT
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host, Problem
+from hosttune.model.result import Result
 from hosttune.model.starts import REVOKED, SIGNED
 from hosttune.model.verification import RevokedList, Verification
+from hosttune.transaction import calls
 from hosttune.transaction.site import Site
 
 _TEXT = ".json"
@@ -163,3 +165,20 @@ def given(paths: Iterable[str], now: str | None = None) -> tuple[RevokedList, ..
         at = datetime.now(UTC) if path == now else datetime.fromtimestamp(os.stat(path).st_mtime, UTC)
         revoked_lists.setdefault(digest, RevokedList(sha256=digest, given_at=at.isoformat(timespec="seconds")))
     return tuple(revoked_lists.values())
+
+
+# --- notes of status -------------------------------------------------------------------------------------------
+# `hosttune status` with what the signed statements that are kept here are worth now.
+
+
+def status(here: tuple[Site, Callable[[], Host]]) -> Result:
+    """Return what `hosttune status` answers, with a note about each device of a statement."""
+    site, discover = here
+    result = calls.status(here)
+    if site.store is None or not os.path.lexists(os.path.join(site.store.folder, SIGNED)):
+        return result
+    from hosttune.handover.kept import kept, lines_of  # few hosts need it
+
+    known, problems = kept(site, discover())
+    told = (*lines_of(known or ()), *(f"{problem.what}: {problem.where}: {problem.why}" for problem in problems))
+    return msgspec.structs.replace(result, notes=(*result.notes, *told))

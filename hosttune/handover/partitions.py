@@ -18,7 +18,7 @@ from hosttune.gpu.fmpm import INACTIVE, active_as, target_of
 from hosttune.gpu.settings import GpuComputeMode, GpuMigMode, GpuPersistence, GpuPowerLimit
 from hosttune.gpu.vgpu_set import MediatedDevice, MigInstanceSetting, VgpuFunctions
 from hosttune.handover import record
-from hosttune.handover.resets import reason
+from hosttune.handover.cleaning import reason
 from hosttune.handover.targets import Target
 from hosttune.hypervisor.partition import FabricPartitionState
 from hosttune.inventory.partitions import SHARED, HostFabric, exactly, read_fabric
@@ -29,7 +29,7 @@ from hosttune.model.host import Host
 from hosttune.model.values import value_text
 from hosttune.settings.drivers import VFIO, virtual_functions
 from hosttune.settings.setting import Setting, driver_of
-from hosttune.settings.vgpu import VgpuTypeSetting
+from hosttune.settings.virtual import VgpuTypeSetting
 from hosttune.transaction.guards import WAIT_SECONDS, Person
 from hosttune.transaction.site import Site
 from hosttune.transaction.steps import setting_of_record

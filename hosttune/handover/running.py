@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from hosttune.errors import BadInput, Declined
-from hosttune.handover import memoryclear, network, record, resets
+from hosttune.handover import cleaning, gpumemory, network, record
 from hosttune.handover.calls import recording
 from hosttune.handover.cleaning import Cleaning, can_erase
 from hosttune.handover.course import Course, Tools, begun
@@ -108,8 +108,8 @@ def _lines(
 ) -> Iterable[str]:
     for target in targets:
         inside = test_guest if goes_in(site.system, target, test_guest) else None
-        method = resets.method_of(target.methods, target.weak)
-        asks = memoryclear.announced(site.system, target)
+        method = cleaning.method_of(target.methods, target.weak)
+        asks = gpumemory.announced(site.system, target)
         erased = f"erase serial number {target.serial}" if target.serial else "erase"
         if not can_erase(target):
             erased = _NO_WAY

@@ -7,7 +7,7 @@ time limit, a lock), so no step needs a limit of its own.
 from __future__ import annotations
 
 from hosttune.gpu.vgpu_set import VgpuFunctions
-from hosttune.handover import binding, gpumemory, memoryclear, network, record
+from hosttune.handover import binding, gpumemory, network, record
 from hosttune.handover.erasing import SPARE_SECONDS
 from hosttune.handover.targets import Target
 from hosttune.machine.system import System
@@ -25,7 +25,7 @@ def of_quarantine(target: Target) -> Times:
 
 def of_reset(system: System, target: Target) -> Times:
     """Of a reset on vfio-pci: the driver, virtual functions that are removed, the reset, the maker's tool."""
-    limit, estimate = memoryclear.times(system, target)
+    limit, estimate = gpumemory.times(system, target)
     functions = network.LIMIT_SECONDS if target.kind == "nic" and target.physical is None else 0.0
     if target.kind == "gpu" and virtual_functions(system, target.address):
         functions = VgpuFunctions.limit_seconds or 0.0

@@ -1,8 +1,8 @@
 """Guests under libvirt: checks before a guest is defined or started, define and start, and proof that it runs as
 planned. Above `discovery` (whose records it reads) and `domain` (which writes, reads and compares the XML).
 
-Kinds of setting: `definition.PlannedDefinition`, the persistent definition; `adopted.AdoptedDefinition`, that of a
-guest that was not made by hosttune; `state.GuestState`, whether it runs; `autostart.Autostart`, whether it starts with
+Kinds of setting: `definition.PlannedDefinition`, the persistent definition; `definition.AdoptedDefinition`, that of a
+guest that was not made by hosttune; `state.GuestState`, whether it runs; `state.Autostart`, whether it starts with
 the host; `hugemount.Mount`, a file system for its pages; `daemon.LibvirtRestart`, whether libvirt has found that file
 system; `disk.CopiedDisk`, whether a disk that is copied from an image is there.
 """

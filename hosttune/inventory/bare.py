@@ -24,8 +24,8 @@ from hosttune.model.host import Fabric, Gpu, Host, MigInstance, NumaNode, PciDev
 from hosttune.model.plan import MigAssignment, PlannedGuest
 from hosttune.model.platform import RUNNING
 from hosttune.settings.drivers import Driver
+from hosttune.settings.files import Ksm, NodeHugePages
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.memory import Ksm, NodeHugePages
 from hosttune.settings.pcie import AccessControl
 
 Originals = Mapping[tuple[str, str], Any]  # (kind, target) -> the value before hosttune's first write

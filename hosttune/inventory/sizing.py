@@ -14,12 +14,10 @@ from functools import cached_property, lru_cache
 import msgspec
 from msgspec.structs import replace
 
-from hosttune.inventory.caches import caches_for, groupings
-from hosttune.inventory.cores import cores_needed, fitting_cores
+from hosttune.inventory.cores import CellDemand, GuestShape, caches_for, cores_needed, fitting_cores, groupings
 from hosttune.inventory.devices import Catalogue, countable_gpus, read_catalogue
 from hosttune.inventory.pages import HUGE_1G, SMALL_PAGE, NodeMemory, page_sizes, read_memory, split_evenly
 from hosttune.inventory.resources import Core, NodeResources, Resources, read_resources
-from hosttune.inventory.shape import CellDemand, GuestShape
 from hosttune.inventory.vcpus import VcpuLimit, vcpu_limit
 from hosttune.model.host import Host
 from hosttune.model.intent import CellRequest, GuestIntent, Reserve
@@ -220,7 +218,7 @@ def _in_whole_caches(context: PlanningContext, copies: Mapping[int, int], cores:
     """Return as many cores, or up to an eighth fewer, of which no guest sees a cache that spans two of the host's.
 
     `copies`: by node, how many guests of this size it is for. Caches of 6 cores, for example, need dies of 3 cores, or
-    one of 5 or 6 cores on each (`inventory.caches`).
+    one of 5 or 6 cores on each (`inventory.cores`).
     """
     if context.resources.sharing is None:
         return cores

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from hosttune.errors import BadInput, Refused, state_remedy
-from hosttune.journal.forgotten import caller
+from hosttune.journal.accepted import caller
 from hosttune.journal.state import load, mode_of, save
 from hosttune.machine.files import append_line, make_folder, sync_folder
 from hosttune.machine.live import LiveMachine

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hosttune.knobs.knob import HOST, Change, Knob
+from hosttune.knobs.knob import BY_NAME, HOST, Change, Knob, by_name
 from hosttune.model.host import Host
-from hosttune.settings.files import OneFile
-from hosttune.settings.memory import Ksm, NumaBalancing, Thp
+from hosttune.settings.files import Ksm, NumaBalancing, OneFile, Thp
+from hosttune.settings.hook import INSTALLED, PLACE, LibvirtHook
+from hosttune.settings.sysctl import DROP_IN, NAMES, Sysctl, sysctl_path
 
 
 def file_knob(setting: type[OneFile], *, now: Callable[[Host], Any] | None = None, **declared: Any) -> Knob[Host]:
@@ -78,3 +79,57 @@ def paths_to_read(knobs: Iterable[Knob[Host]] = KNOBS) -> tuple[str, ...]:
     """Return the files whose text discovery puts into `Host.settings`."""
     paths = (knob.setting.path for knob in knobs if issubclass(knob.setting, OneFile))
     return tuple(path for path in paths if path not in _IN_THE_DOCUMENT)
+
+
+# --- the kernel's sysctl ---------------------------------------------------------------------------------------
+# Knobs of the kernel's sysctl: those that hosttune sets, each under its own name.
+
+# Name -> why the profile `host` sets it to 0 (Documentation/admin-guide/sysctl/vm). An intent can name others.
+_BY_PROFILE = {
+    "vm.zone_reclaim_mode": "a node that is short of memory takes it from the other nodes before it drops its cache",
+    "vm.compaction_proactiveness": "background compaction moves pages and delays other work",
+}
+
+
+def _sysctl(name: str) -> Knob[Host]:
+    brought = name in _BY_PROFILE
+    unit = " in seconds" if name == "vm.stat_interval" else ""
+
+    def changes(host: Host, value: int) -> Iterable[Change]:
+        text = (host.settings or {}).get(sysctl_path(name))
+        yield Change(name, None if text is None else " ".join(text.split()), str(value))
+
+    return Knob(
+        name=name,
+        kept=True,
+        setting=Sysctl,
+        profiles=HOST if brought else BY_NAME,
+        value=0 if brought else None,
+        numbers=NAMES[name],
+        changes=changes,
+        sets=f"sysctl{unit}, now and in `{DROP_IN}`{'' if brought else ', by name only'}",
+        why=_BY_PROFILE.get(name, by_name(name)),
+        source=f"Documentation/admin-guide/sysctl/{name.partition('.')[0]}",
+    )
+
+
+SYSCTLS: tuple[Knob[Host], ...] = tuple(_sysctl(name) for name in NAMES)
+
+
+# --- the hook of libvirt ---------------------------------------------------------------------------------------
+# The knob of libvirt's hook, which records and guards starts of guests by other programs.
+
+LIBVIRT_HOOK: tuple[Knob[Host], ...] = (
+    Knob(
+        name="libvirt_hook",
+        setting=LibvirtHook,
+        profiles=BY_NAME,
+        value=INSTALLED,
+        values=(INSTALLED,),
+        target=lambda _: PLACE,
+        now=lambda _: None,  # not in the host document: apply reads it
+        sets="a hook of libvirt that records starts of guests and refuses those with quarantined devices",
+        why="starts of guests by other programs are recorded, and refused for quarantined devices",
+        source="libvirt.org/hooks.html",
+    ),
+)

@@ -11,12 +11,14 @@ from hosttune.knobs.knob import GUEST, HOST, Change, Knob, KnobContext, actions_
 from hosttune.linux.irqbalance import IRQBALANCE, IRQBALANCE_THEIRS
 from hosttune.model.plan import Action, Device, PlanFinding, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
-from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan, cpu_list
-from hosttune.settings.slices import (
+from hosttune.settings.irqs import (
     DEFAULT_AFFINITY,
     SLICES,
     DefaultAffinity,
+    IrqAffinity,
+    IrqbalanceBan,
     SliceCpus,
+    cpu_list,
     mask_list,
     slice_cpus,
     slice_file,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from hosttune.knobs.bootargs import values
+from hosttune.knobs.kernelargs import values
 from hosttune.knobs.knob import BY_NAME, GUEST, HOST, Change, Knob, KnobContext, actions_for, wanted
 from hosttune.model.host import PciDevice
 from hosttune.model.index import DeviceIndex

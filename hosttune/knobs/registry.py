@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from hosttune.errors import BadInput
-from hosttune.knobs import cpus, files, gpus, handover, interrupts, kernelargs, pcie, storage, sysctl
+from hosttune.knobs import cpus, files, gpus, interrupts, kernelargs, pcie, storage
 from hosttune.knobs.knob import KEEP, Knob, KnobContext, actions_for
 from hosttune.model.commandline import PAGES
 from hosttune.model.force import InForce
@@ -26,9 +26,9 @@ def all_knobs() -> Mapping[str, Knob[Any]]:
         *kernelargs.KNOBS,
         *pcie.KNOBS,
         *storage.KNOBS,
-        *sysctl.KNOBS,
+        *files.SYSCTLS,
         *gpus.KNOBS,
-        *handover.KNOBS,
+        *files.LIBVIRT_HOOK,
     )
     return {knob.name: knob for knob in knobs}
 
@@ -96,10 +96,10 @@ def plan_host_knobs(ctx: KnobContext) -> Iterator[Action | PlanFinding]:
     if not _no_guest_fits(ctx):
         yield from actions_for(ctx.intent, files.KNOBS, (ctx.host,), every=ctx.every)
         yield from storage.plan_queues(ctx)
-        yield from actions_for(ctx.intent, sysctl.KNOBS, (ctx.host,), every=ctx.every)
+        yield from actions_for(ctx.intent, files.SYSCTLS, (ctx.host,), every=ctx.every)
         yield from actions_for(ctx.intent, kernelargs.AS_GIVEN, (ctx,), every=ctx.every)
     yield from gpus.plan_gpus(ctx)
-    yield from actions_for(ctx.intent, handover.KNOBS, (ctx.host,))
+    yield from actions_for(ctx.intent, files.LIBVIRT_HOOK, (ctx.host,))
 
 
 def _no_guest_fits(ctx: KnobContext) -> bool:

@@ -1,5 +1,5 @@
 """Metrics: what a validation found, as text for Prometheus (node_exporter's textfile collector reads it). Pure, except
-`textfile`, which writes the file.
+`writing.write_textfile`, which writes the file.
 
 `families` declares each metric once: name, help and labels. `hardware` makes the series of the evidence,
 `exposition` those of the validation and of what hosttune manages; it puts all together and keeps them within
@@ -12,7 +12,6 @@ Text format: https://prometheus.io/docs/instrumenting/exposition_formats/
 from __future__ import annotations
 
 from hosttune.metrics.exposition import MOST_SERIES, CommandRun, Observed, exposition
-from hosttune.metrics.textfile import check_textfile, write_textfile
-from hosttune.metrics.writing import Family, Point
+from hosttune.metrics.writing import Family, Point, check_textfile, write_textfile
 
 __all__ = ["MOST_SERIES", "CommandRun", "Family", "Observed", "Point", "check_textfile", "exposition", "write_textfile"]

@@ -29,12 +29,11 @@ from hosttune.model.values import CpuSet, FrozenMap, parse_cpus
 from hosttune.planning.host.actions import OF_STARTS
 from hosttune.planning.standing import StandingIntent, beyond
 from hosttune.settings.cpus import EnergyPreference, Governor, ResumeLatency
-from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan
+from hosttune.settings.files import NodeHugePages
+from hosttune.settings.hook import LibvirtHook
+from hosttune.settings.irqs import DefaultAffinity, IrqAffinity, IrqbalanceBan, SliceCpus
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.libvirthook import LibvirtHook
-from hosttune.settings.memory import NodeHugePages
-from hosttune.settings.slices import DefaultAffinity, SliceCpus
-from hosttune.settings.vgpu import VgpuTypeSetting
+from hosttune.settings.virtual import VgpuTypeSetting
 
 Key = tuple[str, str]  # kind; target, or one CPU of it
 When = Literal["now", "next-start", "after-stop", "reboot"]

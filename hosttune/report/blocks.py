@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, TypeVar
 from hosttune.model.listing import some
 from hosttune.model.validation import CheckResult, worst_first
 from hosttune.model.values import Value, grouped
-from hosttune.report.bars import Chart
 from hosttune.report.heatmaps import Matrix
+from hosttune.report.judged import Chart
 from hosttune.report.outcomes import Group, Mark, folded, groups
 from hosttune.report.roofline import Plot
 

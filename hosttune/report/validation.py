@@ -19,7 +19,6 @@ from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.model.text import count, number
 from hosttune.model.validation import OUTCOMES, CheckResult, Validation, counts, worst_first
 from hosttune.model.values import Value, format_size
-from hosttune.report.bars import charts
 from hosttune.report.blocks import (
     CHECKLIST,
     EVERY,
@@ -40,7 +39,7 @@ from hosttune.report.blocks import (
 )
 from hosttune.report.changes import ChangedFigure, Changes, changes
 from hosttune.report.heatmaps import distances, matrices
-from hosttune.report.judged import counted
+from hosttune.report.judged import charts, counted
 from hosttune.report.outcomes import (
     WORDS,
     Mark,

@@ -8,8 +8,8 @@ from hosttune.domain.definitions import digest_of, managers_of
 from hosttune.domain.edit import XmlText
 from hosttune.domain.reader import read_domain
 from hosttune.errors import Refused, Unreadable
-from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.connection import has_managed_save, read_definition
+from hosttune.hypervisor.definition import AdoptedDefinition
 from hosttune.journal import Record
 from hosttune.machine.system import System
 from hosttune.model.host import Host

@@ -10,7 +10,7 @@ import msgspec
 
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput, Refused, Unreadable
-from hosttune.hypervisor.adopted import AdoptedDefinition
+from hosttune.hypervisor.definition import AdoptedDefinition
 from hosttune.journal import RETIRED, Record, Transaction
 from hosttune.journal.force import MEASURED, StandingSetting, cut
 from hosttune.journal.register import read_register

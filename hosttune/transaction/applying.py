@@ -29,8 +29,8 @@ from hosttune.rules.checks import checks, judge
 from hosttune.rules.checks.looks import looks_to_keep
 from hosttune.settings.drivers import UDEV_RULES, cards
 from hosttune.settings.dropin import DropIn, own_state, ruled
+from hosttune.settings.hook import LibvirtHook
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.libvirthook import LibvirtHook
 from hosttune.settings.setting import (
     AFTER_START_STAGE,
     BOOT,

@@ -14,11 +14,11 @@ from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.guest import guest_files
 from hosttune.hypervisor import no_system, process_of, ready, startable, unreachable, verify_running, xml_difference
-from hosttune.hypervisor.adopted import AdoptedDefinition
-from hosttune.hypervisor.autostart import Autostart
 from hosttune.hypervisor.connection import has_managed_save
+from hosttune.hypervisor.definition import AdoptedDefinition
 from hosttune.hypervisor.disk import CopiedDisk, image_here
 from hosttune.hypervisor.removed import nvram_of
+from hosttune.hypervisor.state import Autostart
 from hosttune.inventory.bare import runs
 from hosttune.journal import Record
 from hosttune.machine.system import System

@@ -11,31 +11,27 @@ from collections.abc import Mapping
 from hosttune.errors import BadInput
 from hosttune.gpu.settings import GpuComputeMode, GpuEcc, GpuMigMode, GpuPersistence, GpuPowerLimit
 from hosttune.gpu.vgpu_set import MediatedDevice, MigInstanceSetting, VgpuFunctions
-from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.affinity import LiveAffinity
-from hosttune.hypervisor.autostart import Autostart
 from hosttune.hypervisor.daemon import LibvirtRestart
-from hosttune.hypervisor.definition import PlannedDefinition
+from hosttune.hypervisor.definition import AdoptedDefinition, PlannedDefinition
 from hosttune.hypervisor.disk import CopiedDisk
 from hosttune.hypervisor.hugemount import Mount
 from hosttune.hypervisor.partition import FabricPartitionState
-from hosttune.hypervisor.state import GuestState
+from hosttune.hypervisor.state import Autostart, GuestState
 from hosttune.knobs.files import KNOBS
 from hosttune.settings.apparmor import AppArmorRule
 from hosttune.settings.block import NvmeQueue
 from hosttune.settings.cpus import EnergyPreference, Governor, ResumeLatency
 from hosttune.settings.drivers import Driver, SriovVfs
 from hosttune.settings.dropin import DropIn
-from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan
+from hosttune.settings.files import NodeHugePages
+from hosttune.settings.hook import LibvirtHook
+from hosttune.settings.irqs import DefaultAffinity, IrqAffinity, IrqbalanceBan, SliceCpus
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.libvirthook import LibvirtHook
-from hosttune.settings.memory import NodeHugePages
 from hosttune.settings.pcie import AccessControl, Aspm, ReadRequest, RelaxedOrdering
 from hosttune.settings.setting import Setting
-from hosttune.settings.slices import DefaultAffinity, SliceCpus
 from hosttune.settings.sysctl import Sysctl
-from hosttune.settings.vgpu import VgpuTypeSetting
-from hosttune.settings.virtual import VirtualFunction
+from hosttune.settings.virtual import VgpuTypeSetting, VirtualFunction
 from hosttune.transaction.guestfiles import FilesOfGuest
 
 _CLASSES: tuple[type[Setting], ...] = (

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from hosttune.errors import BadInput, HosttuneError
-from hosttune.hypervisor.adopted import is_domain_name
+from hosttune.hypervisor.definition import is_domain_name
 from hosttune.journal.force import FOLLOWING
 from hosttune.model.host import Host
 from hosttune.model.intent import check as check_intent

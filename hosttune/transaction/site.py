@@ -46,17 +46,17 @@ from hosttune.model.host import Host
 from hosttune.model.hostfields import FORCE_UNKNOWN, Problem
 from hosttune.model.plan import Action, Plan, PlannedGuest
 from hosttune.model.result import OpenTransaction, Result
-from hosttune.settings import grub, hook, sysctl
+from hosttune.settings import bootloader, hook, sysctl
 from hosttune.settings.bootloader import STATE as STAGED
 from hosttune.settings.drivers import UDEV_RULES
 from hosttune.settings.dropin import BOOT_UNIT, OURS, ruled
-from hosttune.settings.slices import SLICES, slice_file
-from hosttune.settings.vgpu import VgpuTypeSetting
+from hosttune.settings.irqs import SLICES, slice_file
+from hosttune.settings.virtual import VgpuTypeSetting
 from hosttune.transaction.steps import setting_of_record
 
 # Files that hosttune writes whole: the kind or the target of the setting that has it.
 _FILES = {
-    UDEV_RULES: UDEV_RULES, BOOT_UNIT: BOOT_UNIT, grub.DROP_IN: "kernel-argument", STAGED: "kernel-argument",
+    UDEV_RULES: UDEV_RULES, BOOT_UNIT: BOOT_UNIT, bootloader.DROP_IN: "kernel-argument", STAGED: "kernel-argument",
     hook.PLACE: "libvirt-hook", **{slice_file(name): name for name in SLICES},
     **{unit_path(place): place for place in PLACES.values()},
 }  # fmt: skip
@@ -129,7 +129,7 @@ class Site(msgspec.Struct, frozen=True):
         unknown = [*paths, *(f"{address} in {UDEV_RULES}" for address in newer)]
         what = f"what is in force here is unknown: no journal knows {', '.join(unknown)}, which hosttune wrote"
         first = f"take the arguments in {STAGED} out of the boot loader, " if STAGED in paths else ""
-        more = " && update-grub" if grub.DROP_IN in paths else ""
+        more = " && update-grub" if bootloader.DROP_IN in paths else ""
         gone = " ".join((*ours, *([UDEV_RULES] if newer else ())))
         hint = f"restore {self.store.folder} from its newest backup; without one: {first}rm {gone}{more},"
         return Refused(what, where=self.store.folder, hint=f"{hint} then reboot, which undoes what was set")

@@ -12,7 +12,7 @@ import msgspec
 
 from hosttune.errors import BadInput, Refused
 from hosttune.journal import accepted
-from hosttune.journal.forgotten import MOST_WHY, caller
+from hosttune.journal.accepted import MOST_WHY, caller
 from hosttune.model.clock import now_text
 from hosttune.model.evidence import OF_REGISTER
 from hosttune.model.hints import did_you_mean

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hosttune.errors import BadInput, Refused
-from hosttune.journal import Store, accepted, forgotten
+from hosttune.journal import Store, accepted
 from hosttune.journal.gpus import keep_gpus
 from hosttune.journal.state import DEVICES, VALIDATIONS, load, mode_of, save, stored_validations
 from hosttune.machine.system import STATE_INSIDE, System, state_directory
@@ -122,7 +122,7 @@ def with_expected(
     taken_out: tuple[Forgotten, ...] = ()
     folder = _folder(system) if system is not None else None
     try:
-        taken_out = forgotten.read_forgotten(folder) if folder is not None else ()
+        taken_out = accepted.read_forgotten(folder) if folder is not None else ()
     except BadInput as error:
         evidence = msgspec.structs.replace(evidence, problems=(*evidence.problems, _doubt(error)))
     evidence = with_expectations(evidence, kept_expectations(evidence), taken_out)
@@ -141,8 +141,8 @@ def check_forget(addresses: Sequence[str], why: str | None) -> tuple[str, ...]:
     if bool(addresses) != (why is not None):
         missing = "--why" if addresses else "--forget"
         raise BadInput(f"{missing} is missing", where=missing, hint="give both: --forget BDF --why TEXT")
-    if why is not None and not (why.strip() and why.isprintable() and len(why) <= forgotten.MOST_WHY):
-        hint = f"write in one line of at most {forgotten.MOST_WHY} characters why the device is gone"
+    if why is not None and not (why.strip() and why.isprintable() and len(why) <= accepted.MOST_WHY):
+        hint = f"write in one line of at most {accepted.MOST_WHY} characters why the device is gone"
         raise BadInput("not a valid reason", where="--why", hint=hint)
     addresses_given = tuple(parse_address(address, where="--forget") for address in addresses)
     if len(set(addresses_given)) != len(addresses_given):
@@ -170,7 +170,7 @@ def forget(
     if strange:
         hint = "no plan in force, kept validation or --expect names it: see device-present in hosttune validate"
         raise BadInput(f"{strange[0]} is not expected here", where="--forget", hint=hint)
-    forgotten.forget(folder, addresses, why)
+    accepted.forget(folder, addresses, why)
 
 
 # --- keeping -------------------------------------------------------------------------------------------------

@@ -17,13 +17,12 @@ from hosttune.machine.files import let_go
 from hosttune.metrics import write_textfile
 from hosttune.model.clock import since_boot
 from hosttune.transaction.keeping import Keeping
-from hosttune.watch.core import LOST, DueLook, Event, Schedule
+from hosttune.watch.core import LOST, DueLook, Event, NoSource, Opener, OpenSource, Schedule
 from hosttune.watch.families import AgentState
 from hosttune.watch.footprint import Footprint, ProcessUse, footprint, processes, suspects
 from hosttune.watch.foreign import Counter, ProcSample, Watched, advance, sample
 from hosttune.watch.looking import Failed, Looker
 from hosttune.watch.looking import LookResult as SeenHost
-from hosttune.watch.source import NoSource, Opener, OpenSource
 
 # --- what the service manager is told ------------------------------------------------------------------------
 

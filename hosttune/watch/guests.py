@@ -24,8 +24,7 @@ from hosttune.errors import BadInput
 from hosttune.machine.child import start_child
 from hosttune.machine.files import let_go
 from hosttune.model.jsontext import plain_json
-from hosttune.watch.core import HOST, LOST, Event
-from hosttune.watch.source import NoSource, OpenSource
+from hosttune.watch.core import HOST, LOST, Event, NoSource, OpenSource
 
 NAME = "libvirt"
 OPENED, CLOSED = "opened", "closed"

@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from hosttune.discovery.kernellog import parse_events
 from hosttune.linux.kernellines import DRIVER_LOAD
 from hosttune.machine.files import let_go
-from hosttune.watch.core import LOST, Event
-from hosttune.watch.source import NoSource, OpenSource
+from hosttune.watch.core import LOST, Event, NoSource, OpenSource
 
 NAME = "kernel-log"
 PATH = "/dev/kmsg"

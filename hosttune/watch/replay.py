@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from hosttune.errors import BadInput, Unreadable
 from hosttune.machine.system import System
 from hosttune.watch import kmsg, udev
-from hosttune.watch.core import HOST, LOST, Event
+from hosttune.watch.core import HOST, LOST, Event, NoSource, OpenSource
 from hosttune.watch.guests import NAME as LIBVIRT
-from hosttune.watch.source import NoSource, OpenSource
 
 PATH = "/.hosttune/events"
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hosttune.model import sysfs
-from hosttune.watch.core import HOST, LOST, Event
-from hosttune.watch.source import NoSource, OpenSource
+from hosttune.watch.core import HOST, LOST, Event, NoSource, OpenSource
 
 NAME = "udev"
 SUBSYSTEMS = ("pci", "nvme", "net", "infiniband")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hosttune.machine.scratch import Scratch
-from hosttune.settings.grub import CONFIG
+from hosttune.settings.bootloader import CONFIG
 from hosttune.settings.kernelargs import KernelArguments
 
 PAGES = "hugepagesz=1G hugepages=0:8,1:8"

@@ -19,8 +19,7 @@ from hosttune.fleet.gate import Gate, HostStatus
 from hosttune.fleet.playbook import PlaybookOrder, Played, Stop, TaskEvent
 from hosttune.fleet.record import Line, RecordedRun, Resumed, RunBegun, decode, encode, past_run
 from hosttune.fleet.results import RECORD, answer_path, held
-from hosttune.fleet.rollout import Rollout, RunOutcome, RunServices, carry_out, opening, resumed, waves_of
-from hosttune.fleet.waves import parse_sizes
+from hosttune.fleet.rollout import Rollout, RunOutcome, RunServices, carry_out, opening, parse_sizes, resumed, waves_of
 from hosttune.journal.jsonlines import JsonLines
 
 STEPS: Mapping[str, tuple[str, ...]] = {

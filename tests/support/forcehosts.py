@@ -17,7 +17,7 @@ from hosttune.model.plan import Action, Plan
 from hosttune.model.topology import Hugetlbfs
 from hosttune.model.values import CpuSet
 from hosttune.settings.cpus import EnergyPreference, Governor, ResumeLatency
-from hosttune.settings.slices import HEAD, slice_file
+from hosttune.settings.irqs import HEAD, slice_file
 
 PER_CPU = {
     Governor.kind: (Governor, "governor"),

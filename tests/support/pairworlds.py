@@ -15,8 +15,9 @@ from typing import Any
 
 from pairhosts import store
 
+from hosttune.cluster.between import run_between
 from hosttune.cluster.pairplan import PairsOptions
-from hosttune.cluster.pairruns import PairsRequest, PairsRun, run_pairs
+from hosttune.cluster.pairruns import PAIRS, PairsRequest, PairsRun
 from hosttune.fleet.inventory import Inventory
 from hosttune.fleet.playbook import PlaybookOrder, Played, Stop, TaskEvent
 from hosttune.fleet.run import FleetRequest
@@ -160,6 +161,6 @@ def measure(
     )
     request = PairsRequest(base, options or PairsOptions(), given or {}, tuple(disrupt), window)
     inventory = Inventory(tuple(world.hosts))
-    return run_pairs(
-        request, lambda line: None, player=world.play, clock=lambda: world.now, reader=lambda *asked: inventory
+    return run_between(
+        PAIRS, request, lambda line: None, player=world.play, clock=lambda: world.now, reader=lambda *asked: inventory
     )

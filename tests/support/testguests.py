@@ -21,13 +21,13 @@ from planhosts import build_host
 
 from hosttune.discovery import discover
 from hosttune.errors import CommandFailed
-from hosttune.guest.seed import FOLDER
+from hosttune.guest.bundle import FOLDER
 from hosttune.handover.running import Handed, HandoverOptions, hand_over
 from hosttune.handover.targets import Asked
 from hosttune.handover.testguest import TestGuest
 from hosttune.handover.testguest.order import CHANNEL
 from hosttune.handover.testguest.planned import NAME
-from hosttune.hypervisor.image import Image
+from hosttune.hypervisor.disk import Image
 from hosttune.journal import Store
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import STATE_INSIDE

@@ -15,10 +15,9 @@ import msgspec
 import pytest
 from unit.discovery.test_discovery_guests import PINNED, PLAIN, TENANT, recorded
 
-from hosttune.discovery.definitionscrub import strip_facts
 from hosttune.discovery.guests import read_guests
 from hosttune.discovery.libvirtd import URI_VARIABLE, ask_libvirt
-from hosttune.discovery.scrub import Scrub
+from hosttune.discovery.scrub import Scrub, strip_facts
 from hosttune.machine.live import LiveMachine
 
 ROOT = Path(__file__).resolve().parents[2]

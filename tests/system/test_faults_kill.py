@@ -45,9 +45,9 @@ HERE = Path(__file__).parents[1]
 # test_handover_kills_erasing.py, test_handover_memoryclear.py, test_handover_testguest.py, test_erasing.py. A search of
 # memory leaves nothing behind.
 HAND_OVER = (
-    "hosttune.handover.resets",
+    "hosttune.handover.cleaning",
     "hosttune.handover.gpumemory",
-    "hosttune.handover.memoryclear",
+    "hosttune.handover.gpumemory",
     "hosttune.handover.network.virtual",
     "hosttune.handover.partitions",
     "hosttune.handover.erasing.holdback",

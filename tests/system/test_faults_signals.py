@@ -29,7 +29,7 @@ from hosttune.machine.child import in_child
 from hosttune.machine.scratch import Scratch
 from hosttune.model.plan import Action
 from hosttune.model.result import Result
-from hosttune.settings.memory import Ksm
+from hosttune.settings.files import Ksm
 from hosttune.settings.setting import Setting
 from hosttune.transaction.engine import StepResults, carry_out
 from hosttune.transaction.kinds import setting_of

@@ -25,7 +25,7 @@ from hosttune.cluster.pairplan import PairsOptions
 from hosttune.fleet.record import Line
 from hosttune.fleet.reporting import report_of_past
 from hosttune.fleet.results import host_folder
-from hosttune.fleet.waves import DEFAULT
+from hosttune.fleet.rollout import DEFAULT
 from hosttune.model.fleet import AnswerOutcome
 from hosttune.model.values import Value
 

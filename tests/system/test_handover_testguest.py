@@ -34,7 +34,7 @@ from hosttune.handover.testguest.inside import answer_of
 from hosttune.handover.testguest.listening import listen
 from hosttune.handover.testguest.order import GuestOrder, OrderedDevice, Unanswered, read_answer
 from hosttune.handover.testguest.planned import NAME
-from hosttune.hypervisor.image import Image
+from hosttune.hypervisor.disk import Image
 from hosttune.journal.register import record_devices
 from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.handover import HandoverStep

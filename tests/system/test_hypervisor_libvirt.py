@@ -22,10 +22,9 @@ from hosttune.handover.testguest.order import CHANNEL
 from hosttune.handover.testguest.planned import NAME
 from hosttune.handover.testguest.planned import xml_of as with_base
 from hosttune.hypervisor import process_of, read_state, verify_running, xml_difference
-from hosttune.hypervisor.autostart import Autostart
 from hosttune.hypervisor.definition import PlannedDefinition
-from hosttune.hypervisor.image import Image
-from hosttune.hypervisor.state import GuestState
+from hosttune.hypervisor.disk import Image
+from hosttune.hypervisor.state import Autostart, GuestState
 from hosttune.machine.live import LiveMachine
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent

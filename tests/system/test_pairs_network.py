@@ -17,8 +17,9 @@ from pairhosts import HOSTTUNE, OWN_SYS, Player, needs_iperf3
 from sshhosts import SshFleet, ssh_fleet
 from sweeps import FULL
 
+from hosttune.cluster.between import run_between
 from hosttune.cluster.pairplan import PairsOptions
-from hosttune.cluster.pairruns import PairsRequest, PairsRun, run_pairs
+from hosttune.cluster.pairruns import PAIRS, PairsRequest, PairsRun
 from hosttune.fleet.playbook import PlaybookOrder
 from hosttune.fleet.run import FleetRequest
 from hosttune.model.pairs import Pair, PairsReport
@@ -52,7 +53,7 @@ def measure(
     )
     options = replace(OPTIONS, rounds=1) if more.get("one_round") else OPTIONS
     request = PairsRequest(base, options, disrupt=tuple(names))
-    return run_pairs(request, lambda line: None, player=player.play)
+    return run_between(PAIRS, request, lambda line: None, player=player.play)
 
 
 def test_a_limited_and_a_lossy_link_are_found(fleet: SshFleet, tmp_path: Path) -> None:

@@ -19,15 +19,14 @@ from applyroots import Root, root
 from hosttune.cli import run
 from hosttune.cli.watch import watch
 from hosttune.errors import BadInput, Stuck
-from hosttune.knobs import sysctl
+from hosttune.knobs import files
 from hosttune.knobs.registry import all_knobs
 from hosttune.metrics import CommandRun, Observed, exposition
 from hosttune.transaction.keeping import Keeping, Kept
 from hosttune.watch.agent import Agent, Notifier, keep_off
-from hosttune.watch.core import LOST, Event
+from hosttune.watch.core import LOST, Event, NoSource, Opener, OpenSource
 from hosttune.watch.families import AgentState, families
 from hosttune.watch.looking import LIMIT_SECONDS, Failed, Looker, LookResult, OlderLog, Remembering, still_hangs
-from hosttune.watch.source import NoSource, Opener, OpenSource
 
 __all__ = ["root"]  # a fixture
 ROOT = Path(__file__).resolve().parents[2]
@@ -537,7 +536,7 @@ def test_the_manual_lists_the_knobs_that_are_kept() -> None:
     kept = {name for name, knob in all_knobs().items() if knob.kept}
     assert set(re.findall(r"`([^`]+)`", row)) == {name for name in kept if "." not in name}
     assert "and the sysctl settings" in row
-    assert {name for name in kept if "." in name} == {knob.name for knob in sysctl.KNOBS}
+    assert {name for name in kept if "." in name} == {knob.name for knob in files.SYSCTLS}
 
 
 def test_the_manual_lists_the_agents_metrics() -> None:

@@ -20,9 +20,8 @@ from libvirtd import Libvirtd, libvirtd
 from system.test_discovery_libvirt_python import python_with_libvirt
 
 from hosttune.discovery.libvirtd import URI_VARIABLE
-from hosttune.watch.core import Event
+from hosttune.watch.core import Event, NoSource
 from hosttune.watch.guests import Guests
-from hosttune.watch.source import NoSource
 
 __all__ = ["libvirtd"]  # a fixture
 ROOT = Path(__file__).resolve().parents[2]

@@ -2,10 +2,11 @@
 
 - `hold_back`, `let_go`, `held_back`: before the host's nvme driver sees a drive, nothing of udev's may assemble or
   mount what the last tenant left on it (`holdback`).
-- `survey`: may this drive be erased, how, and how long does it take; reads only (`belonging`, `nvme`).
-- `erase`: the course of one drive, which can be cut off anywhere and is continued by the next call (`course`); whether
-  a sanitize is ours, new and done is decided in `sanitizing`, without a drive; `readback` compares what can be read.
-- `erasing`, `forget_erasing`: the file in the state directory that says where an erasure stands (`progress`).
+- `survey`: may this drive be erased, how, and how long does it take; reads only (`nvme`).
+- `erase`: the course of one drive, which can be cut off anywhere and is continued by the next call (`course`);
+  `readback` compares what can be read.
+- `erasing`, `forget_erasing`: the file in the state directory that says where an erasure stands (`progress`, which
+  also decides, without a drive, whether a sanitize is ours, new and done).
 
 Sources: NVM Express Base Specification 2.0 and 1.4 (Sanitize, Sanitize Status log page, Format NVM, Identify), nvme-cli
 1.13 to 2.16 (forms of its JSON). docs/handover.md leads an operator through it.

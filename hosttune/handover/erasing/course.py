@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from hosttune.errors import CommandFailed, InUse, Refused, Unreadable
-from hosttune.handover.erasing import belonging, readback, sanitizing
+from hosttune.handover.erasing import progress, readback
 from hosttune.handover.erasing.holdback import held_back
 from hosttune.handover.erasing.nvme import Drive, SanitizeLog, command_dword
 from hosttune.handover.erasing.progress import Digests, EraseOrder, ErasureProgress, Phase, erasing, keep
-from hosttune.handover.erasing.survey import Survey, look, survey
+from hosttune.handover.erasing.survey import Survey, claim_refused, controller_of, look, refuse_other_serial, survey
 from hosttune.machine.system import System
 from hosttune.model.clock import now_text
 from hosttune.model.handover import HandoverStep, StepOutcome
@@ -65,8 +65,8 @@ def erase(system: System, folder: str, order: EraseOrder, clock: Clock | None = 
         what = f"an erasure of the drive with serial number {known.order.serial!r} was begun at {order.address}"
         raise Refused(what, where=order.address, hint="name that serial number, or begin a new hand-over")
     if known is not None and known.step is not None:
-        drive = Drive(system, belonging.controller_of(system, order))
-        belonging.refuse_other_serial(order, drive.identity())
+        drive = Drive(system, controller_of(system, order))
+        refuse_other_serial(order, drive.identity())
         if known.step.outcome != "done" or _is_still_erased(drive, known.step):
             return known.step
         known = None
@@ -78,7 +78,7 @@ def erase(system: System, folder: str, order: EraseOrder, clock: Clock | None = 
             try:
                 held.enter_context(system.claim(device))
             except (InUse, Unreadable) as error:
-                raise belonging.claim_refused(order, error) from error
+                raise claim_refused(order, error) from error
         return course.run()
 
 
@@ -154,8 +154,8 @@ class _Erasing:
 
     def _recheck(self, drive: Drive) -> None:
         """Ask the controller that gets a command for its serial number, just before. Raises Refused, CommandFailed."""
-        name = belonging.controller_of(self._system, self._state.order)
-        belonging.refuse_other_serial(self._state.order, drive.identity())
+        name = controller_of(self._system, self._state.order)
+        refuse_other_serial(self._state.order, drive.identity())
         if name != self._drive.name:
             what = f"{self._state.order.address} was {self._drive.name}, and is {name} now"
             raise Refused(what, where=self._state.order.address, hint="run the hand-over again")
@@ -167,26 +167,26 @@ class _Erasing:
         run = self._state.run
         if run is None:
             before = self._log()
-            run = sanitizing.Sanitize(before=before, cdw10=command_dword(action, before))
+            run = progress.Sanitize(before=before, cdw10=command_dword(action, before))
             self._keep(phase="sending", run=run)
         sent_at = self._clock.monotonic()
         while True:
             log = self._log()
-            after = sanitizing.after(run, log)
+            after = progress.after(run, log)
             if after != run:
                 run = after
                 self._keep(phase="running", run=run)
-            move = sanitizing.move_of(run, log)
+            move = progress.move_of(run, log)
             if move == "done":
                 return None
             if move in ("failed", "other"):
                 outcome: StepOutcome = "failed" if move == "failed" else "unknown"
-                return self._end(outcome, sanitizing.why(run, log), log=log)
+                return self._end(outcome, progress.why(run, log), log=log)
             if move == "send":
                 refused = self._send(run)
                 if refused is not None:
                     return refused
-                run = sanitizing.Sanitize(before=run.before, cdw10=run.cdw10, sent=True)
+                run = progress.Sanitize(before=run.before, cdw10=run.cdw10, sent=True)
                 self._keep(phase="running", run=run)
                 sent_at = self._clock.monotonic()
                 continue
@@ -201,7 +201,7 @@ class _Erasing:
             estimate = self._seen.estimate_seconds or 600.0
             self._clock.sleep(min(60.0, max(1.0, estimate / 100)))
 
-    def _send(self, run: sanitizing.Sanitize) -> HandoverStep | None:
+    def _send(self, run: progress.Sanitize) -> HandoverStep | None:
         """Send the sanitize, once; return the step if the drive refuses it.
 
         If it gives no answer, it may have taken the command: it counts as sent, and the log tells.
@@ -213,7 +213,7 @@ class _Erasing:
             if error.reason.startswith("no answer"):
                 return None
             log = self._log()
-            if sanitizing.move_of(run, log) in ("send", "other"):
+            if progress.move_of(run, log) in ("send", "other"):
                 return self._refused_by_drive(error)
         return None
 
@@ -277,8 +277,8 @@ class _Erasing:
         if identity.serial != self._state.serial:
             return self._end("unknown", f"another drive is there now: serial number {identity.serial!r}", log=log)
         run = self._state.run
-        if run is not None and log is not None and sanitizing.move_of(run, log) != "done":
-            return self._end("unknown", f"after it was done, {sanitizing.why(run, log)}", log=log)
+        if run is not None and log is not None and progress.move_of(run, log) != "done":
+            return self._end("unknown", f"after it was done, {progress.why(run, log)}", log=log)
         sizes = {digests.nsid: digests.bytes for digests in self._state.before}
         current = {namespace.nsid: namespace.form.bytes for namespace in self._seen.namespaces}
         if current != sizes:

@@ -1,8 +1,8 @@
 """Network functions between two tenants: what their firmware keeps, and what the host's driver keeps of a virtual one.
 
 - `tools`: what `ip`, `devlink`, `mstconfig` and `ethtool` answer; nothing here writes firmware configuration.
-- `atstart`: what a function was like before its last guest got it, as the hook of libvirt recorded it.
-- `known`: what is kept of a function between hand-overs, to be compared with.
+- `known`: what is kept of a function between hand-overs, to be compared with, and what it was like before its last
+  guest got it, as the hook of libvirt recorded it.
 - `physical`: the step that shows what a physical function was left with.
 - `virtual`: the settings that its physical function keeps for a virtual one, and how they are put back.
 """

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from hosttune.handover.network import atstart, tools
-from hosttune.handover.network.known import Before, FunctionFacts, keep, known
+from hosttune.handover.network import tools
+from hosttune.handover.network.known import Before, FunctionFacts, forget_start, keep, known, recorded_start
 from hosttune.handover.network.tools import Configuration, KernelInterface
 from hosttune.handover.targets import Target
 from hosttune.machine.system import System
@@ -47,7 +47,7 @@ def first_look(system: System, folder: str, target: Target, number: int) -> None
         before = _before(FunctionFacts(configuration=read), number) if read is not None else None
     if before != function.before:
         keep(folder, msgspec.structs.replace(function, before=before))
-    atstart.forget(folder, target.address)
+    forget_start(folder, target.address)
 
 
 def compared_with(system: System, folder: str, target: Target) -> str:
@@ -65,7 +65,7 @@ def _recorded(system: System, folder: str, target: Target) -> Before | None:
 
 def _at_start(system: System, folder: str, target: Target) -> Before | None:
     """Return what a function was like before its guest was started; None without its firmware configuration."""
-    start = atstart.recorded(system, folder, target.address)
+    start = recorded_start(system, folder, target.address)
     if start is None:
         return None
     there = start.machine

@@ -18,8 +18,7 @@ from functools import partial
 import msgspec
 
 from hosttune.handover.binding import refuse_users
-from hosttune.handover.network import atstart
-from hosttune.handover.network.known import Before, FunctionFacts, keep, known
+from hosttune.handover.network.known import Before, FunctionFacts, forget_start, keep, known, recorded_start
 from hosttune.handover.targets import Target
 from hosttune.machine.child import in_child
 from hosttune.machine.iplink import Settings, read_function, uplink
@@ -62,12 +61,12 @@ def first_look(system: System, folder: str, target: Target, physical: str) -> No
         before = at_start(system, folder, target, physical)
     if before is not None:
         keep(folder, msgspec.structs.replace(known(folder, target.address, target.identity), before=before))
-    atstart.forget(folder, target.address)
+    forget_start(folder, target.address)
 
 
 def at_start(system: System, folder: str, target: Target, physical: str) -> Before | None:
     """Return the settings of a function from before its guest was started; None if no record counts that has them."""
-    start = atstart.recorded(system, folder, target.address, physical)
+    start = recorded_start(system, folder, target.address, physical)
     settings = _read(start.machine, target.address, physical) if start is not None else None
     return start.before(FunctionFacts(settings=settings)) if start is not None and settings is not None else None
 

@@ -17,7 +17,7 @@ from hosttune.domain.xml import parse
 from hosttune.errors import BadInput
 from hosttune.handover.testguest.order import CHANNEL, Unanswered
 from hosttune.hypervisor import is_active, startable
-from hosttune.hypervisor.image import Image
+from hosttune.hypervisor.disk import Image
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan, PlannedGuest

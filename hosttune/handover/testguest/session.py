@@ -17,7 +17,7 @@ import msgspec
 from hosttune.domain.xml import parse
 from hosttune.errors import CommandFailed, Refused, Unreadable, WriteFailed
 from hosttune.guest import guest_files
-from hosttune.guest.seed import asking_user_data, meta_data
+from hosttune.guest.bundle import asking_user_data, meta_data
 from hosttune.handover import record
 from hosttune.handover.targets import Target
 from hosttune.handover.testguest.order import (
@@ -33,8 +33,8 @@ from hosttune.handover.testguest.order import (
 from hosttune.handover.testguest.planned import NAME, TestGuest, planned_guest, refuse_unstartable, xml_of
 from hosttune.hypervisor import unreachable
 from hosttune.hypervisor.connection import CHANGE_SECONDS, START_SECONDS, ask, virsh
-from hosttune.hypervisor.image import Image, read_image
-from hosttune.hypervisor.ownstarts import record_devices_start
+from hosttune.hypervisor.disk import Image, read_image
+from hosttune.hypervisor.state import record_devices_start
 from hosttune.journal import Store
 from hosttune.journal.state import mode_of
 from hosttune.machine.system import System, state_in

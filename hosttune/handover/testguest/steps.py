@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from hosttune.errors import HosttuneError
-from hosttune.handover import gpumemory, remains, testing, timelimits
+from hosttune.handover import cleaning, gpumemory, testing, timelimits
 from hosttune.handover.cleaning import Erasure
 from hosttune.handover.targets import Target
 from hosttune.handover.testguest.order import Unanswered, in_host
@@ -63,10 +63,10 @@ class GuestSteps(msgspec.Struct):
         if target.kind != "gpu" or not target.search:
             why = f"hosttune knows no way to erase a device of the kind {target.kind} in a test guest"
             return HandoverStep(step="erased", outcome="not-supported", why=why)
-        # What `remains.parts_left` does. MIG instances cannot be seen here: with them the search finds less
+        # What `cleaning.parts_left` does. MIG instances cannot be seen here: with them the search finds less
         # than all of the memory.
         shown = msgspec.structs.replace(target, search="")
-        left, unknown = remains.parts_left(self.session.site.system, self.session.discover(), shown)
+        left, unknown = cleaning.parts_left(self.session.site.system, self.session.discover(), shown)
         if left or unknown:
             why = f"still there: {'; '.join(left)}" if left else f"it is unknown {'; '.join(unknown)}"
             return HandoverStep(step="erased", outcome="failed" if left else "unknown", why=why)

@@ -38,8 +38,17 @@ from hosttune.model.plan import (
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.planning import plan
 from hosttune.planning.adopting.changes import write_placement
-from hosttune.planning.adopting.drafts import Candidate, Definition, Draft, candidates, read_drafts, without
-from hosttune.planning.adopting.request import in_order, kept, pci_devices
+from hosttune.planning.adopting.drafts import (
+    Candidate,
+    Definition,
+    Draft,
+    candidates,
+    in_order,
+    kept,
+    pci_devices,
+    read_drafts,
+    without,
+)
 from hosttune.planning.adopting.threads import LIVE_AFFINITY, Threads, affinity, in_the_way, is_there
 from hosttune.planning.batch import Outcome, guest_request_of, off_pins, place_guests
 from hosttune.planning.guest.document import Placed

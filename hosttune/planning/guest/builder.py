@@ -17,8 +17,8 @@ from hosttune.inventory.sizing import LaterClaims, PlanningContext, enlarge
 from hosttune.model.intent import NicRequest
 from hosttune.model.plan import PlannedGuest, PlannedPin, Unplaced
 from hosttune.model.values import CpuSet, address_key, parse_cpus
-from hosttune.planning.guest.choice import Choice
 from hosttune.planning.guest.document import Devices, Placed, build_guest
+from hosttune.planning.guest.reasons import Choice
 from hosttune.planning.guest.reserve import pins_of, take
 from hosttune.planning.mig.guest import plan_mig_guest
 from hosttune.planning.mig.instances import mig_share

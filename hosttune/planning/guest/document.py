@@ -14,9 +14,16 @@ import msgspec
 from hosttune.domain import elements
 from hosttune.domain.planned import mac_of
 from hosttune.gpu import reads_rom
-from hosttune.inventory.caches import groupings, whole_first, with_dies
 from hosttune.inventory.cliques import cliques
-from hosttune.inventory.cores import choose_cores, cores_in_groups, has_whole_cores, pin
+from hosttune.inventory.cores import (
+    choose_cores,
+    cores_in_groups,
+    groupings,
+    has_whole_cores,
+    pin,
+    whole_first,
+    with_dies,
+)
 from hosttune.inventory.devices import Closure, close_groups, identity
 from hosttune.inventory.names import uuid_of
 from hosttune.inventory.resources import LOCAL_DISTANCE, Core, Resources
@@ -29,8 +36,7 @@ from hosttune.model.intent import GuestIntent, Network
 from hosttune.model.listing import numbered
 from hosttune.model.plan import Cell, Device, PlanFinding, PlannedGuest, PlannedPin, Topology, Unplaced
 from hosttune.model.values import CpuSet, address_key
-from hosttune.planning.guest.choice import Choice
-from hosttune.planning.guest.reasons import Decision, guest_findings, reasons
+from hosttune.planning.guest.reasons import Choice, Decision, guest_findings, reasons
 from hosttune.planning.mig.guest import MigParts, as_devices, mig_inside
 from hosttune.planning.pcie.tree import NoRoomOnBus, Tree, build_tree, tree_findings, with_host_places
 

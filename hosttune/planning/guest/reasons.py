@@ -11,16 +11,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 import msgspec
 
 from hosttune.gpu import vendor_of
+from hosttune.inventory.cores import GuestShape
 from hosttune.inventory.devices import Closure
 from hosttune.inventory.resources import Core
-from hosttune.inventory.sizing import PlanningContext, auto_share, nothing_to_share
+from hosttune.inventory.sizing import Parts, PlanningContext, auto_share, nothing_to_share
 from hosttune.inventory.width import AddressBits
 from hosttune.inventory.window import Window
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import PlanFinding, PlannedGuest
 from hosttune.model.text import count
-from hosttune.model.values import CpuSet, format_size, parse_cpus
-from hosttune.planning.guest.choice import Choice
+from hosttune.model.values import CpuSet, address_key, format_size, parse_cpus
+from hosttune.planning.mig.instances import MigSlot
+from hosttune.planning.request.candidates import GpuSet
 
 MOST_ON_CORE = 2  # a choice of hosttune: a core has two threads
 Say = Callable[[str, str], None]  # level, text
@@ -326,3 +328,29 @@ def _capped(context: PlanningContext, choice: Choice) -> bool:
     share = auto_share(context, choice.sharing, choice.parts, choice.nodes)
     cells = 1 if share.of_host else len(choice.nodes)
     return share.uncapped * choice.shape.threads * cells > context.vcpus.most
+
+
+# --- the choice ------------------------------------------------------------------------------------------------
+# The choice for one guest: its GPUs, the node of each cell, its final shape. A pure value.
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A guest's GPUs, host nodes and cells.
+
+    `nodes`: the host node of each cell. `short`: an `auto` size had to be reduced. `extra_cells`: the number of cells
+    beyond one on each node that has one of its GPUs. `slots`: the MIG instances that it gets as vGPUs; `parts`: the
+    part of each GPU that these are.
+    """
+
+    gpus: GpuSet
+    nodes: tuple[int, ...]
+    shape: GuestShape
+    short: bool
+    extra_cells: int
+    slots: tuple[MigSlot, ...] = ()
+    parts: Parts | None = None
+
+    @property
+    def sharing(self) -> GpuSet:
+        """The GPUs that its `auto` size is a share of."""
+        return self.gpus or tuple(sorted({slot.gpu for slot in self.slots}, key=address_key))

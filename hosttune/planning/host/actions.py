@@ -16,9 +16,8 @@ from hosttune.inventory.devices import Catalogue
 from hosttune.inventory.pages import NodeMemory
 from hosttune.inventory.resources import Resources
 from hosttune.inventory.virtualfunctions import functions_of, kept_of, made_here
-from hosttune.knobs.bootargs import off_arguments, passthrough, values, without_off
 from hosttune.knobs.gpus import release_actions
-from hosttune.knobs.kernelargs import IOMMU_PASSTHROUGH
+from hosttune.knobs.kernelargs import IOMMU_PASSTHROUGH, off_arguments, passthrough, values, without_off
 from hosttune.knobs.knob import KnobContext, make_action, split_findings, wanted
 from hosttune.knobs.registry import plan_guests_knobs, plan_host_knobs, plan_isolation
 from hosttune.linux.apparmor import LOCAL, RULE
@@ -35,11 +34,10 @@ from hosttune.planning.host.inside import inside_findings
 from hosttune.planning.host.page_actions import boot_page_actions, page_actions
 from hosttune.planning.mig.types import mig_actions
 from hosttune.settings.drivers import VFIO, Driver, SriovVfs
+from hosttune.settings.hook import INSTALLED, LibvirtHook
 from hosttune.settings.hook import PLACE as HOOK
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.libvirthook import INSTALLED, LibvirtHook
-from hosttune.settings.vgpu import VgpuTypeSetting
-from hosttune.settings.virtual import VirtualFunction
+from hosttune.settings.virtual import VgpuTypeSetting, VirtualFunction
 
 # --- a hugetlbfs mount, and an AppArmor rule for it ----------------------------------------------------------
 # See `hosttune.linux.hugetlbfs` for the reason: a guest with huge pages does not start without a mount of its page

@@ -18,11 +18,9 @@ from hosttune.model.host import Host, Virtualization
 from hosttune.model.hostfields import FORCE_UNKNOWN, UNTIL_THEN
 from hosttune.model.listing import some
 from hosttune.model.plan import BOOT_WAYS, NO_BOOT, PlanFinding, PlannedGuest
-from hosttune.planning.fabric.guest import fabric_findings, fabric_reasons, guest_partition
-from hosttune.planning.fabric.steps import fabric_steps
+from hosttune.planning.fabric.guest import fabric_findings, fabric_reasons, fabric_steps, guest_partition
 from hosttune.planning.host.quirks import guest_quirks
-from hosttune.planning.mig.types import with_type_steps
-from hosttune.planning.mig.vgpu import HostDevices, unused_vgpu_data
+from hosttune.planning.mig.types import HostDevices, unused_vgpu_data, with_type_steps
 
 LAST_AVIC_ID = 254  # arch/x86/kvm/svm/avic.c: 0xff is the broadcast; avic_init_backing_page refuses higher ids
 Say = Callable[[str, str, str], None]  # level, text, where

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hosttune.inventory.pages import GIB, HUGE_1G, NodeMemory
-from hosttune.knobs.bootargs import boot_pages
-from hosttune.knobs.kernelargs import BOOT_PAGES, HUGETLB_FREE_VMEMMAP
+from hosttune.knobs.kernelargs import BOOT_PAGES, HUGETLB_FREE_VMEMMAP, boot_pages
 from hosttune.knobs.knob import make_action, wanted
 from hosttune.knobs.registry import intent_in_force
 from hosttune.model import sysfs
@@ -15,8 +14,8 @@ from hosttune.model.host import Host, NumaNode
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, PlanFinding, PlannedGuest
 from hosttune.model.values import CpuSet, format_size, grouped
+from hosttune.settings.files import NodeHugePages
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.memory import NodeHugePages
 
 VMEMMAP = "/proc/sys/vm/hugetlb_optimize_vmemmap"
 VMEMMAP_OF_1G = 16 << 20  # struct pages of 64 bytes for 262144 pages of 4 KiB

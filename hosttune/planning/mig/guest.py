@@ -21,7 +21,7 @@ from hosttune.model.plan import Device, MigAssignment, PlanFinding, Step
 from hosttune.model.vgpu import VgpuFunction
 from hosttune.planning.mig.instances import MigSlot, gpu_offer, no_profiles
 from hosttune.planning.mig.packing import start_sets
-from hosttune.planning.mig.vgpu import free_functions, vgpu_of
+from hosttune.planning.mig.types import free_functions, vgpu_of
 
 _NAMESPACE = uuid.UUID("6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e")
 _DEVICES = sysfs.PCI_DEVICES

@@ -28,7 +28,7 @@ from hosttune.model.gpu import Gpu, MigProfile
 from hosttune.model.intent import GuestIntent
 from hosttune.model.values import address_key
 from hosttune.planning.mig.packing import FULL, Profiles, Starts, atoms_of, most, room, start_sets
-from hosttune.planning.mig.vgpu import Known, carries, free_functions, manager_off, no_manager, vgpu_of
+from hosttune.planning.mig.types import Known, carries, free_functions, manager_off, no_manager, vgpu_of
 
 VFIO = "vfio-pci"
 

@@ -18,7 +18,7 @@ from hosttune.model.intent import GpuRequest, GuestIntent, NicRequest
 from hosttune.model.values import address_key
 from hosttune.planning.mig.instances import MigSlot, Sites, is_vgpu_guest, mig_sites
 from hosttune.planning.mig.packing import FULL
-from hosttune.planning.mig.vgpu import free_functions
+from hosttune.planning.mig.types import free_functions
 from hosttune.planning.request.candidates import Candidates, GpuSet
 from hosttune.planning.request.nearest import can_be_counted, free_nics
 

@@ -12,9 +12,8 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from hosttune.gpu.mig_tables import SLICES
-from hosttune.inventory.cores import cores_needed
+from hosttune.inventory.cores import CellDemand, GuestShape, cores_needed
 from hosttune.inventory.devices import countable_gpus
-from hosttune.inventory.shape import CellDemand, GuestShape
 from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.values import grouped
 from hosttune.planning.request.resource_pool import ResourcePool, atom_of, instances_of

@@ -14,9 +14,8 @@ from itertools import count as numbers
 import msgspec
 from msgspec.structs import replace
 
-from hosttune.inventory.cores import cores_needed, fits
+from hosttune.inventory.cores import CellDemand, GuestShape, cores_needed, fits
 from hosttune.inventory.devices import Catalogue
-from hosttune.inventory.shape import CellDemand, GuestShape
 from hosttune.inventory.sizing import Sizes, base_cells, shapes
 from hosttune.model.intent import NicRequest
 from hosttune.model.values import parse_cpus

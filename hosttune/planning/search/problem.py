@@ -11,10 +11,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from hosttune.inventory.cores import caches_of
+from hosttune.inventory.cores import CellDemand, GuestShape, caches_of
 from hosttune.inventory.pages import HUGE_1G
 from hosttune.inventory.partitions import lost
-from hosttune.inventory.shape import CellDemand, GuestShape
 from hosttune.inventory.sizing import PlanningContext, Sizes
 from hosttune.planning.request.resource_pool import GuestRequest, ResourcePool, read_resource_pool
 

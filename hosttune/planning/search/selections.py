@@ -14,10 +14,9 @@ from itertools import accumulate, combinations, islice
 import msgspec
 from msgspec.structs import replace
 
-from hosttune.inventory.cores import cores_needed
+from hosttune.inventory.cores import CellDemand, GuestShape, cores_needed
 from hosttune.inventory.devices import gpu_count
 from hosttune.inventory.partitions import lost
-from hosttune.inventory.shape import CellDemand, GuestShape
 from hosttune.inventory.sizing import base_cells
 from hosttune.model.values import address_key, grouped
 from hosttune.planning.mig.instances import MigSlot, is_vgpu_guest, mig_choices, own_slots

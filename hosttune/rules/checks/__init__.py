@@ -41,7 +41,6 @@ FAMILIES: tuple[str, ...] = (
     "portcapability",
     "roce",
     "rails",
-    "guestplacement",
     "guests",
     "guestlibrary",
     "leftovers",

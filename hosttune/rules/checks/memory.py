@@ -12,7 +12,7 @@ from hosttune.model.values import format_size
 from hosttune.rules.checks.facts import HOST, RECORD, RUNNING, guests_known, listed, named_nodes, planned_guests, wanted
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding, NoValue
-from hosttune.settings.memory import Ksm, NumaBalancing, Thp
+from hosttune.settings.files import Ksm, NumaBalancing, Thp
 
 Pool = tuple[int | None, int]  # node (None: any), page size in bytes
 

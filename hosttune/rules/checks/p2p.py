@@ -13,7 +13,7 @@ from hosttune.model.index import DeviceIndex
 from hosttune.model.pcitree import shared_switch
 from hosttune.model.values import grouped, slot_of
 from hosttune.rules.checks.facts import AS_LIBVIRT, as_root, given, holders, listed, lost_gpus
-from hosttune.rules.checks.guestplacement import PLACE, with_definition
+from hosttune.rules.checks.guests import PLACE, with_definition
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.subjects import guests, nothing_given
 from hosttune.rules.engine import Finding

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import chain
 
-from hosttune.knobs.bootargs import passthrough
+from hosttune.knobs.kernelargs import passthrough
 from hosttune.model import sysfs
 from hosttune.model.evidence import SECURE_BOOT, Evidence, Security
 from hosttune.rules.checks.facts import listed, pinned

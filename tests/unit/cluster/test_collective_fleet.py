@@ -14,8 +14,9 @@ from collectivehosts import Fabric, member
 from msgspec.structs import replace
 from rich.console import Console
 
+from hosttune.cluster.between import report_of_past, run_between
 from hosttune.cluster.collectiveplan import CollectiveOptions
-from hosttune.cluster.collectiveruns import CollectiveRequest, CollectiveRun, report_of_past, run_collective
+from hosttune.cluster.collectiveruns import COLLECTIVE, CollectiveRequest, CollectiveRun
 from hosttune.errors import BadInput
 from hosttune.fleet.inventory import Inventory
 from hosttune.fleet.run import FleetRequest
@@ -46,7 +47,9 @@ def run(results: Path, fabric: Fabric, count: int = 8, **more: Any) -> Collectiv
 def carried_out(request: CollectiveRequest, fabric: Fabric, count: int) -> CollectiveRun:
     """Without `ansible --list-hosts`, which takes a second."""
     here = Inventory(hosts(count))
-    return run_collective(request, lambda line: None, player=fabric.play, clock=lambda: NOON, reader=lambda *_: here)
+    return run_between(
+        COLLECTIVE, request, lambda line: None, player=fabric.play, clock=lambda: NOON, reader=lambda *_: here
+    )
 
 
 def text(report: CollectiveReport) -> str:
@@ -77,7 +80,7 @@ def test_a_good_fleet_passes_with_its_scaling(tmp_path: Path) -> None:
     assert "59% of 2 hosts" in said
     assert "NCCL_DEBUG" in said
     assert CollectiveReport.from_json(report.to_json()) == report
-    assert report_of_past(str(tmp_path), report.run) == report
+    assert report_of_past(COLLECTIVE, str(tmp_path), report.run) == report
 
 
 def test_two_planted_slow_hosts_are_named_and_left_out(tmp_path: Path) -> None:
@@ -215,7 +218,7 @@ def test_a_report_has_the_same_minutes_on_every_machine_that_prints_it(tmp_path:
     minutes = {}
     for cores in (1, 100):
         path.write_text(json.dumps({**planned, "cores": cores}))
-        minutes[cores] = report_of_past(str(tmp_path), done.report.run).minutes
+        minutes[cores] = report_of_past(COLLECTIVE, str(tmp_path), done.report.run).minutes
     waits = {cores: 4 * (2.7 + 0.14 * 8 / cores + 1 + 60) + 2.7 for cores in minutes}  # four steps, docs/scale.md
     assert minutes == {cores: round(seconds / 60, 1) for cores, seconds in waits.items()}
     assert minutes[1] > minutes[100]
@@ -333,4 +336,4 @@ def test_a_plan_that_contradicts_itself_is_bad_input(damage: Any, tmp_path: Path
     damage(plan)
     path.write_text(json.dumps(plan))
     with pytest.raises(BadInput, match="the plan contradicts itself"):
-        report_of_past(str(tmp_path), done.report.run)
+        report_of_past(COLLECTIVE, str(tmp_path), done.report.run)

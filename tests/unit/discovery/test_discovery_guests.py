@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from xmledits import edited, with_edits
 
-from hosttune.discovery.definitionscrub import strip_facts, strip_xml
 from hosttune.discovery.guests import read_guests
 from hosttune.discovery.libvirtd import (
     URI_VARIABLE,
@@ -23,6 +22,7 @@ from hosttune.discovery.libvirtd import (
     decode_version,
     read_versions,
 )
+from hosttune.discovery.scrub import strip_facts, strip_xml
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.machine.capture import Archive
 from hosttune.machine.live import LiveMachine

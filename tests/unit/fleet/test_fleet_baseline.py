@@ -18,7 +18,6 @@ from unit.fleet.test_fleet_uniformity import H100, H200
 from hosttune.cli import run as hosttune
 from hosttune.errors import BadInput
 from hosttune.fleet.declared import baseline_text, judged, of_validation
-from hosttune.fleet.hardware import HostHardware
 from hosttune.fleet.medians import Hardware
 from hosttune.fleet.overview import RunContext, report_of
 from hosttune.fleet.playbook import PlaybookOrder, Played, Stop, TaskEvent
@@ -26,7 +25,7 @@ from hosttune.fleet.record import Ended, Line, Members, Resumed, RunBegun, decod
 from hosttune.fleet.results import RECORD, answer_path
 from hosttune.fleet.rollout import carry_out, resumed
 from hosttune.fleet.run import FleetRequest, check_request, past_of
-from hosttune.fleet.uniformity import Gathering
+from hosttune.fleet.uniformity import Gathering, HostHardware
 from hosttune.model.configuration import FACT_KINDS, HOST_SPECIFIC, Fact
 from hosttune.model.declared import Declared, DeclaredHosts
 

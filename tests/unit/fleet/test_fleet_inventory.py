@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from hosttune.errors import BadInput
-from hosttune.fleet.environment import config_path, environment, options_in_config
-from hosttune.fleet.inventory import groups_of, read_inventory
+from hosttune.fleet.inventory import config_path, environment, groups_of, options_in_config, read_inventory
 from hosttune.fleet.options import RESERVED, check_variable, checked, vault
 
 GROUPS = """\

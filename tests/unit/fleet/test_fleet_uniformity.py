@@ -12,11 +12,10 @@ from fleetresults import HOSTILE_NAMES, RUN, html, markdown, printed, write_lost
 from uniformhosts import GPUS, KINDS, VALUES, document, facts, machine
 from unit.discovery.test_configuration import edited, plant
 
-from hosttune.fleet.hardware import HostHardware
 from hosttune.fleet.medians import Hardware
 from hosttune.fleet.overview import RunContext, report_of
 from hosttune.fleet.results import answer_path
-from hosttune.fleet.uniformity import MOST_FACTS, MOST_SUBJECTS, MOST_VALUES, Gathering
+from hosttune.fleet.uniformity import MOST_FACTS, MOST_SUBJECTS, MOST_VALUES, Gathering, HostHardware
 from hosttune.machine.opening import open_root
 from hosttune.model.configuration import FACT_KINDS, Fact
 from hosttune.model.fleet import FleetReport, Holder, Spread

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosttune.errors import BadInput
-from hosttune.fleet.waves import DEFAULT, cut, hosts_of, parse_sizes, shards
+from hosttune.fleet.rollout import DEFAULT, cut, hosts_of, parse_sizes, shards
 
 PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
 NUMBERS = st.integers(1, 400).map(str)

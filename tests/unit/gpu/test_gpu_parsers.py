@@ -12,15 +12,15 @@ import pytest
 from hosttune.errors import BadInput
 from hosttune.gpu.amd_smi import parse_amd_smi
 from hosttune.gpu.habana import parse_hl_smi
-from hosttune.gpu.mig import parse_mig_placements, parse_mig_profiles
-from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
-from hosttune.gpu.nvidia_topo import (
+from hosttune.gpu.mig_tables import parse_mig_placements, parse_mig_profiles
+from hosttune.gpu.nvidia_links import (
     TopoMatrix,
     nvlinks_by_address,
     parse_nvlink_status,
     parse_topo_matrix,
     peers_from_matrix,
 )
+from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_words import recovery
 from hosttune.gpu.nvml_facts import parse_nvml
 from hosttune.gpu.vendor import VendorAnswer

@@ -26,7 +26,7 @@ from hosttune.domain.reader import read_domain
 from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput
 from hosttune.guest import GuestFiles, guest_files, seed_image, write_plan
-from hosttune.guest.iso import without_dates
+from hosttune.guest.files import without_dates
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent

@@ -12,7 +12,7 @@ from sweeps import FULL
 
 from hosttune.handover.erasing import erase
 from hosttune.handover.erasing.nvme import AUSE, BLOCK_ERASE, CRYPTO_ERASE, SanitizeLog, command_dword
-from hosttune.handover.erasing.sanitizing import Sanitize, after, move_of
+from hosttune.handover.erasing.progress import Sanitize, after, move_of
 
 FAILED = SanitizeLog(status=3, erased=False, progress=65535, cdw10=BLOCK_ERASE)
 LOGS = tuple(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from sweeps import FULL
 
 from hosttune.handover.erasing.nvme import AUSE, BLOCK_ERASE, CRYPTO_ERASE, OVERWRITE, SanitizeLog, command_dword
-from hosttune.handover.erasing.sanitizing import Sanitize, after, move_of
+from hosttune.handover.erasing.progress import Sanitize, after, move_of
 
 BEFORE = SanitizeLog(status=1, erased=True, progress=65535, cdw10=BLOCK_ERASE)
 OWN = command_dword(BLOCK_ERASE, BEFORE)

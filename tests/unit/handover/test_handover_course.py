@@ -24,9 +24,7 @@ from hosttune.discovery import discover
 from hosttune.errors import BadInput, Refused
 from hosttune.handover import record
 from hosttune.handover.calls import release as release_by_call
-from hosttune.handover.cleaning import Erasure, Work
-from hosttune.handover.remains import ZEROED
-from hosttune.handover.resets import method_of
+from hosttune.handover.cleaning import ZEROED, Erasure, Work, method_of
 from hosttune.handover.running import Handed, HandoverOptions, hand_over, lines_of
 from hosttune.handover.statement import read_firmware
 from hosttune.handover.targets import Asked, Target

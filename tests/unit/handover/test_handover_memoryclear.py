@@ -23,7 +23,7 @@ from testguests import GPU, GuestHost, good, place, qcow2, root_of, tried
 from hosttune.errors import CommandFailed, WriteFailed
 from hosttune.gpu.nvidia_clear import MEMORY_CLEAR, TOOL, failure, heard, version_of_help
 from hosttune.handover import binding, record
-from hosttune.handover.memoryclear import announced, asked, times
+from hosttune.handover.gpumemory import announced, asked, times
 from hosttune.handover.running import Handed, lines_of
 from hosttune.handover.targets import Asked, Target
 from hosttune.journal import Store

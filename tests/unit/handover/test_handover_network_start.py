@@ -36,7 +36,7 @@ from hosttune.handover.network import first_look, first_look_of_virtual, goes_ba
 from hosttune.handover.network.known import known
 from hosttune.handover.running import lines_of
 from hosttune.handover.targets import Target
-from hosttune.hypervisor.ownstarts import record_start
+from hosttune.hypervisor.state import record_start
 from hosttune.machine.opening import open_system
 from hosttune.machine.scratch import Scratch
 from hosttune.model.starts import FUNCTION, GUEST, HANDOVER, no_start_before, start_line

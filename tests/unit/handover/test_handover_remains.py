@@ -10,7 +10,7 @@ from cutshort import put
 from handovers import DRIVE, GPU, host
 
 from hosttune.errors import Unreadable
-from hosttune.handover.remains import memory_left, parts_left
+from hosttune.handover.cleaning import memory_left, parts_left
 from hosttune.handover.targets import Target
 from hosttune.machine.opening import open_system
 from hosttune.machine.system import System

@@ -62,7 +62,7 @@ MAY = {
     # `settings` lies below `gpu`; these are the last guards of a write, on what the kernel shows then.
     "settings/drivers.py": {"nvidia": "a driver", "0x10de": "a vendor", "_NVIDIA": "its name"},
     "settings/irqs.py": {"nvidia": "a driver"},
-    "settings/vgpu.py": {"/nvidia/current_vgpu_type": "a file of that driver, which this kind of setting is about"},
+    "settings/virtual.py": {"/nvidia/current_vgpu_type": "a file of that driver, which this kind of setting is about"},
 }
 
 
@@ -152,10 +152,10 @@ NAME_TOOLS = {
     "rules/checks/pcie.py",  # the source of a check
     "rules/checks/xids.py",
     "model/limits.py",  # the reason of a limit
-    "planning/fabric/steps.py",
+    "planning/fabric/guest.py",
     "settings/drivers.py",  # persistence mode; a driver that refuses raw writes
     "settings/dropin.py",  # units that start after the boot unit, if they exist
-    "settings/vgpu.py",
+    "settings/virtual.py",
 }
 COMMANDS = re.compile(
     r"nvidia-(?:smi|fabricmanager|persistenced|dcgm|bug-report)|dcgmi|fabricmanager\.log|sriov-manage"

@@ -13,7 +13,7 @@ from faultkinds import EXAMPLES
 from faultlab import site_on, transactions, tree_of
 
 from hosttune.errors import BadInput
-from hosttune.hypervisor.autostart import Autostart
+from hosttune.hypervisor.state import Autostart
 from hosttune.model.result import Result
 from hosttune.transaction import status
 

@@ -15,7 +15,7 @@ from guestplans import everything, gpu, nic, only
 from guesttrees import Hub, Made, Root
 from xmledits import edited
 
-from hosttune.discovery.definitionscrub import strip_xml
+from hosttune.discovery.scrub import strip_xml
 from hosttune.domain.reader import read_domain
 from hosttune.domain.update import updated
 from hosttune.domain.writer import domain_xml

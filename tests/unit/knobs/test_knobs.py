@@ -21,8 +21,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.values import to_json
 from hosttune.planning import plan as make_plan
-from hosttune.settings.files import Form, OneFile
-from hosttune.settings.memory import Ksm, NumaBalancing, Thp
+from hosttune.settings.files import Form, Ksm, NumaBalancing, OneFile, Thp
 from hosttune.transaction.kinds import kinds, setting_of
 
 MANUAL = Path(__file__).parents[3] / "docs" / "intent.md"

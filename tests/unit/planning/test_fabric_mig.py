@@ -13,8 +13,7 @@ from planhosts import Held
 from hosttune.inventory.partitions import HostFabric, read_fabric, refusal
 from hosttune.model.host import Host
 from hosttune.model.plan import MigAssignment, PlannedGuest
-from hosttune.planning.fabric.guest import fabric_findings, fabric_reasons, guest_partition, not_startable
-from hosttune.planning.fabric.steps import fabric_steps
+from hosttune.planning.fabric.guest import fabric_findings, fabric_reasons, fabric_steps, guest_partition, not_startable
 
 Json = dict[str, Any]
 TWO = [AT[1], AT[2]]

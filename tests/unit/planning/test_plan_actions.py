@@ -13,7 +13,7 @@ import pytest
 from planhosts import Card, build_host, intent_of
 
 from hosttune.errors import BadInput
-from hosttune.knobs.bootargs import add_cpus, boot_pages, passthrough
+from hosttune.knobs.kernelargs import add_cpus, boot_pages, passthrough
 from hosttune.knobs.registry import all_knobs
 from hosttune.model.commandline import read_boot_pages
 from hosttune.model.host import Host

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planhosts import Card, Held, Shape, build_host, intent_of
 
-from hosttune.inventory import shape as cut
-from hosttune.inventory.cores import choose_cores, fits, has_whole_cores
-from hosttune.inventory.shape import CellDemand
+from hosttune.inventory import cores as cut
+from hosttune.inventory.cores import CellDemand, choose_cores, fits, has_whole_cores
 from hosttune.inventory.sizing import PlanningContext, read_field
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent, Reserve

@@ -22,9 +22,9 @@ from system.test_bad_numbers import TOO_LONG, fields, of_every_number, written
 from hosttune.cluster.collective.meeting import hear
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.fleet.answers import read_answer
-from hosttune.fleet.hardware import read_machine
 from hosttune.fleet.monitored import read_metrics
 from hosttune.fleet.record import WaveBegun, decode
+from hosttune.fleet.uniformity import read_machine
 from hosttune.handover.testguest.order import GuestOrder
 from hosttune.journal.records import Header, Line, read_transaction
 from hosttune.model.collective import CollectiveReport, Member

@@ -11,7 +11,6 @@ from rich.console import Console
 from unit.report.test_report_validation_html import Page
 
 from hosttune.model.validation import CheckResult
-from hosttune.report.bars import BarRow, Chart
 from hosttune.report.blocks import (
     MOST,
     AnyBlock,
@@ -41,6 +40,7 @@ from hosttune.report.draw.junit import junit
 from hosttune.report.draw.md import markdown
 from hosttune.report.draw.text import draw
 from hosttune.report.heatmaps import HeatCell, Matrix
+from hosttune.report.judged import BarRow, Chart
 from hosttune.report.outcomes import Mark
 from hosttune.report.roofline import Plot, RooflineRow
 

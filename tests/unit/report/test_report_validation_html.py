@@ -26,11 +26,11 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import Cell, Device, Plan, PlannedGuest, PlannedPin
 from hosttune.model.text import printable
 from hosttune.model.validation import OUTCOMES, Sample, Validation
-from hosttune.report.bars import charts
 from hosttune.report.changes import changes
 from hosttune.report.draw.html import page as html_of
 from hosttune.report.draw.html import page_templates
 from hosttune.report.heatmaps import STEPS, matrices
+from hosttune.report.judged import charts
 from hosttune.report.outcomes import Mark, folded, groups
 from hosttune.report.roofline import Roof, intensity, roofline
 from hosttune.report.validation import reality, validation_report

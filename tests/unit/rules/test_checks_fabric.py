@@ -11,7 +11,7 @@ import pytest
 from gpuevidence import CASES, A, B, C, evidence, evidence_from_smi, function, is_whole, not_well, nvidia, of, results
 
 from hosttune.discovery.evidence import gather
-from hosttune.gpu.nvidia_topo import parse_topo_matrix, peers_from_matrix
+from hosttune.gpu.nvidia_links import parse_topo_matrix, peers_from_matrix
 from hosttune.gpu.nvidia_words import fabric_faults
 from hosttune.machine.capture import Capture
 from hosttune.model.evidence import Evidence

@@ -11,8 +11,7 @@ from gpuevidence import A, B, evidence, is_whole, nvidia, of
 from readings import looked_at
 from unit.gpu.test_gpu_nvml import FakeNvml, everyone, read
 
-from hosttune.gpu.nvidia_links import ask_links, has_no_counters, links_of_record, links_of_tables
-from hosttune.gpu.nvidia_topo import parse_nvlink_errors
+from hosttune.gpu.nvidia_links import ask_links, has_no_counters, links_of_record, links_of_tables, parse_nvlink_errors
 from hosttune.model.gpu import Gpu, Mig, Nvlink
 from hosttune.model.validation import CheckResult
 

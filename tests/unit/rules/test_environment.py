@@ -22,8 +22,7 @@ from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import Cpu, Host
 from hosttune.model.lint import VERDICTS, EnvironmentLine
 from hosttune.rules.environment import judge, rules
-from hosttune.rules.environment.judging import source_text
-from hosttune.rules.environment.onhost import FACTS
+from hosttune.rules.environment.judging import FACTS, source_text
 
 ROOT = Path(__file__).parents[2]
 GUIDES = tomllib.loads((ROOT / "cases/environment/guides.toml").read_text())

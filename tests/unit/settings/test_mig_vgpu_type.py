@@ -8,7 +8,7 @@ import pytest
 
 from hosttune.errors import BadInput, Unreadable, WriteFailed
 from hosttune.machine.scratch import Scratch
-from hosttune.settings.vgpu import VgpuTypeSetting
+from hosttune.settings.virtual import VgpuTypeSetting
 from hosttune.transaction.kinds import setting_of
 
 VF = "0000:41:00.4"

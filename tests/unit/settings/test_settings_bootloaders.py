@@ -16,8 +16,7 @@ from bootroots import GRUB_FILES, PAGES, Live, both, entries, info, live, loader
 from hosttune.errors import CommandFailed, Unreadable, WriteFailed
 from hosttune.linux.systemdboot import LOADER_INFO
 from hosttune.model.commandline import read_boot_pages, split, text_of, without
-from hosttune.settings.bootloader import STATE, lacking
-from hosttune.settings.grub import CONFIG, DROP_IN, config_lines
+from hosttune.settings.bootloader import CONFIG, DROP_IN, STATE, config_lines, lacking
 from hosttune.settings.kernelargs import NOT_STAGED, boot_loader
 
 # --- GRUB ----------------------------------------------------------------------------------------------------

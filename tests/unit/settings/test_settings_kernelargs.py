@@ -19,8 +19,7 @@ from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.values import to_json
 from hosttune.planning import plan
-from hosttune.settings.bootloader import STATE
-from hosttune.settings.grub import DROP_IN, snippet
+from hosttune.settings.bootloader import DROP_IN, STATE, snippet
 from hosttune.settings.kernelargs import NAMES, NOT_STAGED, KernelArguments
 from hosttune.transaction.kinds import setting_of
 from hosttune.transaction.steps import steps_of

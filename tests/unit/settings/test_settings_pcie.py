@@ -24,7 +24,7 @@ from hosttune.machine.capture import Capture
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import System
 from hosttune.model.values import FrozenMap
-from hosttune.settings.registers import LINK_ASPM, READ_REQUEST, WRITABLE, Field, write_field
+from hosttune.settings.pcie import LINK_ASPM, READ_REQUEST, WRITABLE, Field, write_field
 from hosttune.transaction.kinds import setting_of
 
 PORT, CARD = "0000:40:01.0", "0000:41:00.0"

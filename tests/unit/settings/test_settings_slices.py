@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hosttune.errors import BadInput
 from hosttune.machine.scratch import Scratch
 from hosttune.model.values import CpuSet
-from hosttune.settings.slices import DEFAULT_AFFINITY, DefaultAffinity, SliceCpus, mask_list, slice_file
+from hosttune.settings.irqs import DEFAULT_AFFINITY, DefaultAffinity, SliceCpus, mask_list, slice_file
 from hosttune.transaction.kinds import setting_of
 
 SYSTEM = "system.slice"

@@ -27,7 +27,7 @@ from hosttune.domain.edit import XmlText
 from hosttune.domain.guest import Memnode
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput, CommandFailed, Declined, HosttuneError, Refused
-from hosttune.hypervisor.adopted import AdoptedDefinition, is_domain_name
+from hosttune.hypervisor.definition import AdoptedDefinition, is_domain_name
 from hosttune.journal.register import record_devices
 from hosttune.machine.live import LiveMachine
 from hosttune.machine.scratch import Scratch

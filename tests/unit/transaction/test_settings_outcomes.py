@@ -24,7 +24,7 @@ from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import System
 from hosttune.model.result import Entry, Result
 from hosttune.model.values import freeze
-from hosttune.settings.memory import Thp
+from hosttune.settings.files import Thp
 from hosttune.settings.setting import RUNTIME
 from hosttune.transaction import apply_plan, recover, rehearse_apply, revert, status
 from hosttune.transaction.engine import carry_out

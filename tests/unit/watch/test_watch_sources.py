@@ -12,12 +12,11 @@ import pytest
 
 from hosttune.errors import BadInput
 from hosttune.machine.opening import open_system
-from hosttune.watch.core import LOST, Event
+from hosttune.watch.core import LOST, Event, NoSource
 from hosttune.watch.guests import _until_closed
 from hosttune.watch.guests import event_of_line as libvirt_event
 from hosttune.watch.kmsg import KmsgSource, event_of_line, event_of_record
 from hosttune.watch.replay import Replay
-from hosttune.watch.source import NoSource
 from hosttune.watch.udev import Udev, event_of_device
 
 GPU = "device 0000:41:00.0"
