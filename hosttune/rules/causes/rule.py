@@ -206,7 +206,8 @@ def rule(
 
 def _of_contrast(cause: str, case: Case) -> Finding | None:
     """Return what people's own comparison of two figures shows of a cause."""
-    shown = contrasted(cause, case.figures) if case.written else None
+    linked = cause == "p2p-disabled" and case.shape.linked  # then it is not for want of a way between them
+    shown = contrasted(cause, case.figures) if case.written and not linked else None
     return supports("fits", (shown[0],), shown[1]) if shown else None
 
 
