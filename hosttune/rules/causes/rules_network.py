@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hosttune.model.measured import COLLECTIVES, RINGS
 from hosttune.predicting.formulas import FLAT_PART, SOCKET_SOURCE, TCP_GB_PER_S, TCP_WIDTH
 from hosttune.rules.causes.equals import BESIDE, OF_MPI
-from hosttune.rules.causes.rule import NETWORK, WORK, Case, first_kept, observed, rule, supports
+from hosttune.rules.causes.rule import NETWORK, STORAGE, WORK, Case, first_kept, observed, rule, supports
 from hosttune.rules.causes.rules_gpus import _LATENCY, OFF, _set, latency_share
 from hosttune.rules.causes.verdicts import SHARE, Judged
 from hosttune.rules.engine import Finding
@@ -98,7 +98,7 @@ def socket_transport(case: Case) -> Finding | None:
         return None  # its own devices have no other way then
     if words:
         within = len(alone) == _BOTH or (case.seen.transport == "socket" and case.shape.hosts == 1)
-        about = case.about((*COLLECTIVES, "p2p")) if within else case.networked
+        about = case.about((*COLLECTIVES, "p2p")) if within else case.networked or case.about(STORAGE)
         about = tuple(judged for judged in about if judged.figure.metric in WORK or (judged.value or 0) < _NO_SOCKET)
         finding = observed(case, "; ".join((*words, *alone) if len(alone) == _BOTH else words), about)
         if finding and not variables and case.one_host:

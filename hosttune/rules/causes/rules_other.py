@@ -192,6 +192,9 @@ def storage(case: Case) -> Finding | None:
 )
 def loader(case: Case) -> Finding | None:
     """Preparing the input limits the run."""
+    workers = [name for name in case.environment if re.search(r"NUM_?WORKERS$", name)]
+    if few := [f"{name}={case.environment[name]}" for name in workers if case.environment[name] in ("0", "1")]:
+        return observed(case, few[0], case.about(WORK))
     return (
         supports("observed", ("the run waits for its input",), case.about(WORK))
         if case.seen.input_bound and (case.open or case.complaint)

@@ -37,6 +37,7 @@ _WRITTEN, _NIC_LINKS = 0.84, (  # the least part of a NIC's link that perftest r
 _COPIED = 0.73  # the least part of a link that copies reach: 0.76 (docs/models.md), P100 in a 3.0 x4 slot 0.736
 _BETWEEN, _OF_SLOT = 0.6, 0.45  # of a slot: copies between GPUs through switches; less is not the slot's doing
 _DIRECT = 0.7  # of a slot: direct copies reach 0.83 to 0.89 of PCIe 5.0 (local-inference-lab/rtx6kpro), 0.76 of 4.0
+_MOST = 64.0  # GB/s, of 32 GT/s x16
 _FAR_LESS = 0.3  # of a link: what goes through it can be slowed by its steps, but not so much
 _OFFLOADED = r"(?i)host memory|offload|system memory"
 _NDR, _ORDERED = 50.0, (13.0, 18.0)  # GB/s
@@ -176,7 +177,9 @@ def degraded(case: Case) -> Finding | None:
         return None
     if low := case.low(LINK):
         return supports("observed", tuple(f"{verdict.name}: {verdict.why}" for verdict in low), low)
-    apart = case.apart((*HOST_COPIES, *(() if case.shape.links else ("p2p",))))
+    # What no slot carries goes over other links, of which a pair can have fewer, or none of its own.
+    linked = case.shape.links or any((v.value or 0) > _MOST for v in case.figures if v.figure.metric == "p2p")
+    apart = case.apart((*HOST_COPIES, *(() if linked else ("p2p",))))
     near = case.seen.memory_node == "near"  # all CPUs are one node: its name tells no GPU from another
     apart = tuple(verdict for verdict in apart if near or not BY_NODE.search(verdict.figure.subject[:400]))
     words = tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart)
