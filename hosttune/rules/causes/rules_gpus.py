@@ -411,14 +411,14 @@ def small_messages(case: Case) -> Finding | None:
             if judged.verdict == "unknown"
             and (judged.figure.size_bytes or 0.0) == largest[judged.figure.metric, judged.figure.subject]
         )
-    verdicts = [verdict for verdict in about if latency_share(case, verdict) >= _LATENCY]
+    shares = [(verdict, share) for verdict in about if (share := latency_share(case, verdict)) >= _LATENCY]
     words = [
         f"{verdict.name}: "
         + (f"{verdict.figure.size_bytes:,.0f} bytes; " if verdict.figure.size_bytes else "")
-        + f"latency is {latency_share(case, verdict):.0%} of the time or more"
-        for verdict in verdicts[:4]
+        + (f"{share:.0%} of the time or more is latency" if share < 1 else "nearly all of the time is latency")
+        for verdict, share in shares[:4]
     ]
-    return supports("fits", tuple(words), tuple(verdicts)) if verdicts else None
+    return supports("fits", tuple(words), tuple(verdict for verdict, _ in shares)) if shares else None
 
 
 def latency_share(case: Case, judged: Judged) -> float:

@@ -12,7 +12,7 @@ from hosttune.rules.engine import Finding
 _LINES = 4
 _LOCKED = re.compile(r"(?i)page-?locked|(?<!un)(?<!non-)(?<!not )pinned")
 _PAGEABLE = 2.0  # times: page-locked memory gives at least so much more where the driver must copy first
-_NEAR = 0.8  # of a bound: copies over PCIe reach 0.76 to 0.88 of their link
+_WELL_BELOW = 0.8  # of a bound: copies over PCIe reach 0.76 to 0.88 of their link
 _STAGED = 1.5, 9.0  # GB/s that copies of pageable memory give, which the driver copies first
 _SLOW_KINDS = re.compile(r"(?i)\b(?:hdds?|hard disks?|nfs|s3|object stor\w+|sata)\b")
 _ONE_QUEUE = re.compile(r"(?i)\b(?:one|1|single) (?:queue pair|qp|connection|stream)\b")
@@ -23,7 +23,10 @@ _VERSION = re.compile(
     r"[ -]?v?\d+(?:\.\d+)*[\w.+-]{0,20}"
 )
 _STALLED = 50  # times: less than one lane of the slowest link of one with 16
-_BESIDES = re.compile(r"(?i)\b(?:with|includ\w+) (?:the )?(?:prefill|compilation|loading)\b(?! cach)")
+_BESIDES = re.compile(  # a rate of all tokens may count the prefill
+    r"(?i)\b(?:generat|decod)\w{1,4}\b.{0,80}\b(?:with|includ\w+) (?:the )?prefill"
+    r"|\b(?:with|includ\w+) (?:the )?(?:compilation|loading)\b(?! cach)"
+)
 _CACHE = 32 << 20  # bytes; the second-level cache of an RTX 4060 Ti
 
 LOG_LINE = CauseRule(
@@ -150,13 +153,17 @@ def version(case: Case) -> Finding | None:
     """A new version is slower."""
     if slow := slower_run(case, _VERSION, 1.15):
         return supports("fits", (f"{slow[0].name} is below the same run with another version",), slow)
-    copies = [v for v in case.figures if v.figure.metric in HOST_COPIES and v.value]
-    stalled = tuple(v for v in copies if (v.value or 0) * _STALLED < max(w.value or 0 for w in copies))
-    if stalled and case.written:
+    copies = [  # of small ones the start takes most of the time
+        v
+        for v in case.figures
+        if case.written and v.figure.metric in HOST_COPIES and (v.figure.size_bytes or _CACHE) >= _CACHE
+    ]
+    most = max((v.value or 0 for v in copies), default=0)
+    if stalled := tuple(v for v in copies if 0 < (v.value or 0) * _STALLED < most):
         return supports("fits", (f"{stalled[0].name}: no link or memory makes such a difference",), stalled)
     # What is known only by its bound can have been nearer to it before.
     about = case.open or tuple(
-        v for v in case.figures if v.bound and not v.typical and (v.value or 0) < v.bound * _NEAR
+        v for v in case.figures if v.bound and not v.typical and (v.value or 0) < v.bound * _WELL_BELOW
     )
     return observed(case, "the figure changed with a version", about) if case.seen.changed_with_version else None
 

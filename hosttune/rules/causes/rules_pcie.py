@@ -12,7 +12,6 @@ from hosttune.predicting.formulas import PCIE_SPEEDS, PCIE_WIDTHS, pcie_gb_per_s
 from hosttune.predicting.shape import slot_of
 from hosttune.rules.causes.equals import BESIDE, OF_MPI
 from hosttune.rules.causes.rule import (
-    AT_ONCE,
     HOST_COPIES,
     LINK,
     STORAGE,
@@ -91,8 +90,7 @@ def generation_limit(case: Case) -> Finding | None:
             )
     limit = _slot_limit(case)
     if limit is None:
-        low = (v for v in case.low(HOST_COPIES) if not v.apart and not re.search(AT_ONCE, v.figure.subject[:400]))
-        alike = case.of_every_device(tuple(low))
+        alike = case.of_every_device(tuple(v for v in case.low(HOST_COPIES) if not (v.apart or v.at_once)))
         kept = first_kept(alike, (row for row in _slower(case) if "x16" in row[1]), _COPIED)
         if kept is None or case.seen.link is not None:
             return None
@@ -158,7 +156,7 @@ def degraded(case: Case) -> Finding | None:
         if len(short) == 1 and slow and link.under_load is None and case.measured.figures and not about:
             continue  # of a link at rest, or of an older slot: nothing that was measured needs more
         if short:
-            strong = tuple(judged for judged in about if not (name == "link" and _beside(case, judged, rate or 0)))
+            strong = tuple(judged for judged in about if not (name == "link" and _not_of_link(case, judged, rate or 0)))
             # Decoding needs 1 % of eight lanes (noonghunna/club-3090 issue 1000): a lowered power limit costs it more.
             weak = case.lowered and all(re.search(r"(?i)decod", judged.figure.subject[:400]) for judged in about)
             told = case.told(name, ", ".join(short))
@@ -187,8 +185,7 @@ def degraded(case: Case) -> Finding | None:
     low = apart or tuple(
         judged
         for judged in case.low(metrics)
-        if not (judged.apart and BY_NODE.search(judged.figure.subject))
-        and not re.search(AT_ONCE, judged.figure.subject[:400])
+        if not judged.at_once and not (judged.apart and BY_NODE.search(judged.figure.subject))
     )
     if kept := first_kept(low, _slower(case), _COPIED):
         words = (*words[:1], f"{kept[0].name} keeps to {kept[1]}")
@@ -196,20 +193,15 @@ def degraded(case: Case) -> Finding | None:
         words = tuple(f"{judged.name}: {judged.why}" for judged in low if judged.figure.metric in HOST_COPIES)
     if words:
         return supports("possible" if several_alike(case) else "fits", words[:4], low)
-    low = tuple(
-        judged
-        for judged in case.low(HOST_COPIES)
-        if not judged.apart and not re.search(AT_ONCE, judged.figure.subject[:400])
-    )
+    low = tuple(judged for judged in case.low(HOST_COPIES) if not (judged.apart or judged.at_once))
     return supports("possible", ("speed and width of the link were not read",), low) if low and link is None else None
 
 
-def _beside(case: Case, judged: Judged, rate: float) -> bool:
+def _not_of_link(case: Case, judged: Judged, rate: float) -> bool:
     """Return whether a low figure between GPUs or hosts is not the link's doing: far less, or over other links."""
-    if judged.verdict != "low" or judged.figure.metric not in (*COLLECTIVES, "p2p"):
-        return False
-    other = case.shape.linked and judged.hosts == 1 and (judged.value or 0) > rate
-    return other or (judged.value or 0) < rate * _FAR_LESS
+    between, over_links = judged.figure.metric in (*COLLECTIVES, "p2p"), case.shape.linked and judged.hosts == 1
+    less, more = (judged.value or 0) < rate * _FAR_LESS, (judged.value or 0) > rate
+    return judged.verdict == "low" and between and (less or (over_links and more))
 
 
 def _between_devices(case: Case) -> tuple[Judged, ...]:
@@ -408,7 +400,8 @@ def relaxed_ordering(case: Case) -> Finding | None:
     names = (f"{of}_IB_PCI_RELAXED_ORDERING" for of in ("NCCL", "UCX", "MC"))
     variables = _set(case, **dict.fromkeys(names, OFF))
     words = [*(["relaxed ordering is off"] if case.seen.relaxed_ordering is False else []), *variables]
-    if case.complaint and case.shape.virtual is False and not case.shape.cpu:  # NVIDIA/nccl issue 1205: hardly matters
+    strict = re.search(r"(?i)\bamd\b|epyc", case.shape.cpu or "")  # openucx/ucx pull request 8062
+    if case.complaint and case.shape.virtual is False and not strict:  # NVIDIA/nccl issue 1205: hardly matters
         return None
     if words:  # storage can be at the other end
         return observed(case, "; ".join(words), case.networked or (case.about(STORAGE) if case.seen.transport else ()))
@@ -420,7 +413,6 @@ def relaxed_ordering(case: Case) -> Finding | None:
     )  # fmt: skip
     if wide and case.seen.relaxed_ordering is None:
         return supports("fits", (f"{wide[0].name} is what ports of 400 Gb/s write to GPUs in strict order",), wide)
-    strict = re.search(r"(?i)\bamd\b|epyc", case.shape.cpu or "")  # openucx/ucx pull request 8062
     low = tuple(
         judged
         for judged in case.networked
