@@ -28,7 +28,8 @@ class Contrast(NamedTuple):
     """What the subject of the slow figure and that of the fast one say, and the cause that makes the difference.
 
     `times`: the fast one is at least so many times the slow one; more than `most` is another fault. `read`: the
-    observation that shows the cause itself; where it was read, the figures are not asked.
+    observation that shows the cause itself; where it was read, the figures are not asked. `remedy`: where the rule's
+    does not fit.
     """
 
     cause: str
@@ -39,6 +40,7 @@ class Contrast(NamedTuple):
     times: float = 1.25
     most: float = 100.0
     read: str = ""
+    remedy: str = ""
 
 
 CONTRASTS = (
@@ -47,14 +49,18 @@ CONTRASTS = (
     Contrast("measurement-artefact", (*_COPIES, *_WORK, *COLLECTIVES), _FIRST, _AGAIN, "the first run was cold",
              read="cold"),
     Contrast("measurement-artefact", _ON_GPU, r"^(?!.*\bsame (?:gpu|card|device)\b)",
-             r"\bsame (?:gpu|card|device)\b", "another tool gives more on the same GPU", 2.0),
+             r"\bsame (?:gpu|card|device)\b", "another tool gives more on the same GPU", 2.0,
+             remedy="count with what the other tool gives; mend or update this one"),
     Contrast("storage", (*_STORAGE, *_WORK),
              r"\b(?:(?:shared|network|remote) (?:mount|storage|disk|drive|file)|nfs|lustre|gpfs|ceph|s3|bucket|hdd)",
              r"\b(?:local|nvme|ssd)\b", "the same from local storage is faster", 1.5, read="storage_bound"),
     Contrast("storage", _STORAGE, r"\b(?:after|later|sustained)\b",
-             r"\bat (?:the )?(?:start|begin)|\b(?:first|fresh)\b", "it falls while it works", 1.5),
+             r"\bat (?:the )?(?:start|begin)|\b(?:first|fresh)\b", "it falls while it works", 1.5,
+             remedy="read the drive's temperature and health while it works (nvme smart-log); cool it, or trim it"
+             " (fstrim)"),
     Contrast("far-numa-node", (*_WORK, "memory-copy"), r"first[- ]touch", r"interleav",
-             "spread over the nodes it is faster", 1.15, read="memory_node"),
+             "spread over the nodes it is faster", 1.15, read="memory_node",
+             remedy="spread memory that the CPUs of all nodes read: numactl --interleave=all"),
     # A node can be a host, too.
     Contrast("far-numa-node", _WORK, r"\b(?:two|both|2) (?:sockets|cpus|numa)",
              r"\b(?:one|single|1) (?:socket|cpu|numa)", "one socket alone is faster", 1.1, read="memory_node"),
@@ -63,15 +69,19 @@ CONTRASTS = (
              r"\b(?:near|nearest|same (?:switch|socket|root|node)|close|own)\b", "the near one is faster"),
     Contrast("small-message-latency", _WORK, r"tensor.parallel.*\b[2-9] (?:hosts|nodes)",
              r"tensor.parallel.*\b(?:1|one) (?:host|node)",
-             "each step waits for messages between hosts, one host does not", 1.0),
+             "each step waits for messages between hosts, one host does not", 1.0,
+             remedy="keep tensor parallelism within a host; between hosts use pipeline or data parallelism"),
     Contrast("p2p-disabled", _WORK, r"^(?!.*\b(?:hosts|nodes)\b).*(?:tensor.parallel|\btp\d{0,3}\b)",
              r"layers?.split|pipeline|\bpp\b|\b(?:1|one|single) gpu",
              "the same without exchange between the GPUs is faster", read="p2p"),
 )  # fmt: skip
 
 
-def contrasted(cause: str, figures: Iterable[Judged], seen: Observations) -> tuple[str, tuple[Judged, ...]] | None:
-    """Return in which figures the circumstance of a cause shows, with words; None if it shows in none."""
+def contrasted(cause: str, figures: Iterable[Judged], seen: Observations) -> tuple[str, tuple[Judged, ...], str] | None:
+    """Return words, the figures in which the circumstance of a cause shows, and the remedy; None if it shows in none.
+
+    "": the remedy is the rule's.
+    """
     known = [  # with what grows with speed: of a time its inverse
         ((judged.figure.metric, judged.figure.size_bytes, judged.value is None), rate, judged)
         for judged in figures
@@ -100,5 +110,6 @@ def contrasted(cause: str, figures: Iterable[Judged], seen: Observations) -> tup
             return (
                 f"{judged.name}: {row.words} ({other.subject}: {other.value:g} {other.unit})",
                 tuple(judged for judged, _ in low),
+                row.remedy,
             )
     return None

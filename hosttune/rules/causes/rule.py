@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import COLLECTIVES, Measured, Observations
@@ -101,8 +102,8 @@ class Case(msgspec.Struct, frozen=True, dict=True):
         """Whether people named these observations as all that there is to a complaint."""
         return self.complaint and self.written
 
-    def contrast(self, cause: str) -> tuple[str, tuple[Judged, ...]] | None:
-        """Return what people's own comparison of two figures shows of a cause: words, and the slow figures."""
+    def contrast(self, cause: str) -> tuple[str, tuple[Judged, ...], str] | None:
+        """Return what people's own comparison of two figures shows of a cause: words, the slow figures, a remedy."""
         return contrasted(cause, self.figures, self.seen) if self.written else None
 
     def low(self, metrics: Collection[str]) -> tuple[Judged, ...]:
@@ -199,7 +200,7 @@ def rule(
 
 def _of_contrast(cause: str, case: Case) -> Finding | None:
     shown = case.contrast(cause)
-    return supports("fits", (shown[0],), shown[1]) if shown else None
+    return replace(supports("fits", (shown[0],), shown[1]), remedy=shown[2]) if shown else None
 
 
 def supports(grade: Grade, evidence: Sequence[str], explains: tuple[Judged, ...] = ()) -> Finding:

@@ -41,7 +41,7 @@ _THROUGH_HOST_SECONDS = 8e-6
 _STEPS_SECONDS = 1e-3  # more than the steps of any message take
 _STEP_SECONDS = 15e-6  # about twice what the library needs to start (src/graph/tuning.cc, baseLat: 6.6 µs)
 _SMALL, _LATENCY = 1 << 20, 0.3  # bytes; part of the time from which latency explains a figure
-_RING_LEAST = 0.7  # of links or ports, with a ring
+_RACK, _RING_LEAST = 72, 0.7  # GPUs that links join at most (GB200 NVL72); part of links or ports that a ring gives
 _ENGINE = 50.0  # GB/s, of an MI200: rocm.docs.amd.com, "GPU-enabled MPI", copies by SDMA
 _BLOCKS = 1 << 16  # bytes; of such blocks 16 ports give a quarter, of 1 MiB 0.9 (kvcache-ai/Mooncake, EFA transport)
 _QUEUED = 4096  # bytes; perftest has 128 requests under way, and its default of 64 KiB fills a port
@@ -249,9 +249,10 @@ def _links_down(case: Case) -> Finding | None:
         return observed(case, "copies between GPUs go over PCIe although the GPUs have links", _pairs(case), kept)
     low = _low_pairs(case)
     joined = shape.generation is not None and shape.generation.joins_hosts and case.seen.transport in ("ib", "roce")
-    if joined and case.low_between and not _set(case, NCCL_CUMEM_ENABLE=("0",), NCCL_MNNVL_ENABLE=("0",)):
-        words = "links can join hosts of a rack, and the run used ports: the fabric's service or IMEX is not ready"
-        return supports("fits", (words,), case.low_between)
+    one_rack = tuple(v for v in case.low_between if (v.hosts or 0) * (shape.per_host or 1) <= _RACK)
+    if joined and one_rack and not _set(case, NCCL_CUMEM_ENABLE=("0",), NCCL_MNNVL_ENABLE=("0",)):
+        words = "links join the hosts of a rack, and the run used ports: IMEX is not ready, or the racks are different"
+        return supports("fits", (words,), one_rack)
     apart = tuple(
         judged for judged in case.apart(("p2p", *COLLECTIVES)) if judged.figure.metric == "p2p" or judged.hosts == 1
     )

@@ -39,7 +39,11 @@ def several_alike(case: Case, metrics: tuple[str, ...] = HOST_COPIES) -> bool:
         {judged.figure.subject: judged.value or 0 for judged in case.low((metric,)) if not judged.apart}.values()
         for metric in metrics
     )
-    each = any(re.search(r"(?i)\b(?:each|every|all) ", judged.figure.subject[:400]) for judged in case.low(metrics))
+    each = any(
+        re.search(r"(?i)\b(?:each|every|all) ", judged.figure.subject[:400])
+        for judged in case.low(metrics)
+        if not judged.apart
+    )
     return each or any(len(values) > 1 and max(values) <= SPREAD * min(values) for values in groups)
 
 
@@ -221,8 +225,7 @@ def neighbour(case: Case) -> Finding | None:
     direct = case.about((*NETWORK, "p2p"))  # devices move that, unless CPUs copy it
     if case.seen.transport in ("socket", "shm"):
         about += direct
-    words = "other load on the CPUs"
-    return observed(case, words, about) or (supports("observed", (words,)) if direct else None)
+    return supports("observed", ("other load on the CPUs",), about) if about or direct or case.complaint else None
 
 
 @rule(

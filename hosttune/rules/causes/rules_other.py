@@ -179,14 +179,11 @@ def storage(case: Case) -> Finding | None:
     """Reading storage limits the run."""
     if case.seen.storage_bound and (case.open or case.complaint):
         return supports("observed", ("the run waits for storage",), case.about((*STORAGE, *WORK)))
-    slow = tuple(judged for judged in case.about(STORAGE) if _SLOW_KINDS.search(judged.figure.subject[:400]))
-    slow = slow or case.low(STORAGE)
+    low = case.low(STORAGE)
+    slow = tuple(judged for judged in case.about(STORAGE) if _SLOW_KINDS.search(judged.figure.subject[:400])) or low
     if case.seen.input_bound and slow:
         return observed(case, f"the run waits for its input; {slow[0].name}", slow)
-    low = case.low(STORAGE)
-    if low:
-        return supports("fits", tuple(f"{verdict.name}: {verdict.why}" for verdict in low), low)
-    return None
+    return supports("fits", tuple(f"{verdict.name}: {verdict.why}" for verdict in low), low) if low else None
 
 
 @rule(

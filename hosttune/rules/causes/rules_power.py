@@ -99,10 +99,10 @@ def heat(case: Case) -> Finding | None:
     return _held(case)
 
 
-def _of_heat(case: Case) -> tuple[str, tuple[Judged, ...]] | None:
+def _of_heat(case: Case) -> tuple[str, tuple[Judged, ...], str] | None:
     """Return figures of a warm GPU that are below those of a cold one, or low clocks of one that worked for long."""
     long = tuple(judged for judged in case.low(("sm-clock",)) if re.search(_LONG, judged.figure.subject[:400]))
-    return case.contrast("thermal") or ((f"{long[0].name}: {long[0].why}", long) if long else None)
+    return case.contrast("thermal") or ((f"{long[0].name}: {long[0].why}", long, "") if long else None)
 
 
 @rule(

@@ -302,7 +302,7 @@ def _of_subject(subject: str, shape: HostShape) -> tuple[int | None, int | None]
     text = re.sub(rf"\b(?:{'|'.join(_NUMBERS)})\b", lambda word: _NUMBERS[word[0]], subject[:400].lower())
     if (times := _TIMES.search(text)) and (times[2] or int(times[3]) == shape.per_host):
         return int(times[1]) * int(times[2] or times[3]), int(times[1]) or None
-    models = r" ?[x×] ?(?:nvidia |amd )?[a-z]{1,2}[0-9]{2,3}[a-z]?"
+    models = r" ?[x×] ?(?!bf16|tf32)(?:nvidia |amd )?[a-z]{1,2}[0-9]{2,3}[a-z]?"
     gpus = re.search(rf"\b([0-9]{{1,6}})(?:[- ]{_WORD}(?:gpus?|ranks)(?! ?[0-9])|{models})\b", text)
     hosts = re.search(rf"\b([0-9]{{1,6}})[- ]{_WORD}(?:hosts?|nodes?|guests|machines|vms)\b", text)
     ranks = int(gpus[1]) if gpus else None

@@ -348,6 +348,38 @@ def test_what_differs_on_any_machine_has_no_cause(kind: str) -> None:
     assert names(diagnosed({"version": 1, "setup": setup, "figures": figures, "observations": seen})) == []
 
 
+def test_one_link_below_the_others_stands_out_where_all_copy_at_once() -> None:
+    figures = [
+        {"metric": "h2d", "subject": f"GPU {n}, all at once", "value": 12 if n == 3 else 55, "unit": "GB/s"}
+        for n in range(4)
+    ]
+    setup = {"gpu": "NVIDIA H100 80GB HBM3"}
+    assert names(diagnosed({"version": 1, "setup": setup, "figures": figures})) == ["pcie-link-degraded"]
+
+
+@pytest.mark.parametrize(("hosts", "told"), [(2, True), (36, False)])
+def test_links_join_the_hosts_of_one_rack(hosts: int, told: bool) -> None:
+    """GB200 NVL72: 18 hosts of 4 GPUs."""
+    figure = {"metric": AR, "subject": f"{4 * hosts} GPUs on {hosts} hosts", "value": 80, "unit": "GB/s"}
+    setup = {"gpu": "NVIDIA GB200", "gpus_per_host": 4, "hosts": hosts, "nics": {**NDR, "count": 4}}
+    found = diagnosed({"version": 1, "setup": setup, "figures": [figure], "observations": {"transport": "ib"}})
+    assert ("nvlink-down-or-missing" in names(found)) is told
+
+
+@pytest.mark.parametrize(
+    ("metric", "slow", "fast", "remedy"),
+    [
+        ("tokens-per-second", "default first touch", "interleaved over both nodes", "numactl --interleave=all"),
+        ("disk-read", "8 s after the start", "at the start", "nvme smart-log"),
+        ("tokens-per-second", "tensor parallel on 2 hosts", "tensor parallel on 1 host", "within a host"),
+    ],
+)
+def test_the_remedy_fits_the_comparison(metric: str, slow: str, fast: str, remedy: str) -> None:
+    unit = "GB/s" if metric == "disk-read" else "tokens/s"
+    figures = [{"metric": metric, "subject": name, "value": n, "unit": unit} for name, n in ((slow, 2), (fast, 6))]
+    assert remedy in diagnosed({"version": 1, "figures": figures}).causes[0].remedy
+
+
 def test_people_compare_and_logs_do_not() -> None:
     """A log has the clocks of whatever GPUs did; in a document people chose the two figures."""
     clocks = (("cold", 1900), ("after 10 minutes", 1500))
