@@ -13,7 +13,7 @@ import msgspec
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.memory_tests import CUDA
-from hosttune.gpu.mig_tables import parse_mig_placements, parse_mig_profiles, parts, place
+from hosttune.gpu.mig import parse_mig_placements, parse_mig_profiles, parts, place
 from hosttune.gpu.nvidia_clear import MEMORY_CLEAR
 from hosttune.gpu.nvidia_host import DRIVER, HINTS, NVML, TRACES, lists
 from hosttune.gpu.nvidia_links import (

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.gpu.mig_tables import compute_slices
+from hosttune.gpu.mig import compute_slices
 from hosttune.gpu.nvidia_links import links_of_record
 from hosttune.gpu.nvidia_words import COMPUTE_MODES, FABRIC_STATES, MOST, clock_reasons
 from hosttune.gpu.nvml_health import health_facts, incomplete_fabric_masks

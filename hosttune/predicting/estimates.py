@@ -70,9 +70,11 @@ def estimate(question: Question, shape: HostShape) -> Estimate:
 def _copy(question: Question, shape: HostShape) -> Estimate:
     chip = shape.generation.cpu_link_gb_per_s if shape.generation else None
     if chip:
+        # On boards of a rack two GPUs share it: GB300 193 and 212 (NVIDIA/Megatron-LM issue 6491).
+        least = _LEAST_PEAK / (2 if shape.generation and shape.generation.joins_hosts else 1)
         return Estimate(
             "GB/s", "link to the CPU, one direction", "data sheet of the CPU link (900 GB/s both ways)", chip, None,
-            (f"link to the CPU {chip:g} GB/s",), at_least=_LEAST_PEAK,
+            (f"link to the CPU {chip:g} GB/s",), at_least=least,
         )  # fmt: skip
     rate = shape.slot_gb_per_s
     if rate is None or shape.slot is None:

@@ -378,7 +378,8 @@ def _changed(record: Record) -> bool:
 
 def _code(carried: StepResults, prepared: Sequence[Prepared]) -> int:
     if carried.succeeded:
-        return NO if any(change.verdict == UNREADABLE for change in prepared) else SUCCESS
+        unknown = any(change.verdict == UNREADABLE and not change.step.gives_up for change in prepared)
+        return NO if unknown else SUCCESS
     outcomes = {made.outcome for made in (carried.undone or {}).values()}
     return PERSON if outcomes & {"failed", "stuck"} else NO
 

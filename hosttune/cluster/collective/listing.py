@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import msgspec
 
 from hosttune.bench.baselines import shipped_peaks
-from hosttune.cluster.collective.member import environment, own_program
+from hosttune.cluster.collective.launch import own_program
+from hosttune.cluster.collective.member import environment
 from hosttune.cluster.pairs.ports import addresses_of, present, running_guests
 from hosttune.discovery.portfiles import interface_gbps
 from hosttune.errors import BadInput, CommandFailed, Refused, Unreadable

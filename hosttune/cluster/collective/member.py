@@ -6,25 +6,20 @@ by its own limit, or as soon as another host of the group is gone. It changes no
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import os
 import re
 import selectors
 import socket
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from ipaddress import ip_address
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
+from hosttune.cluster.collective.launch import MeasuringChild, child
 from hosttune.cluster.collective.meeting import Met, NotMet, hear, meet
 from hosttune.cluster.pairs.ends import other_way
 from hosttune.cluster.pairs.programs import Run
@@ -285,76 +280,3 @@ def _done(course: _MemberCourse, said: Mapping[str, Any]) -> None:
 _LINES: Mapping[str, Callable[[_MemberCourse, Mapping[str, Any]], None]] = {
     "began": _began, "left_out": _left_out, "wrong": _wrong, "failed": _failed, "done": _done, "seconds": _timed,
 }  # fmt: skip
-
-
-# --- the child process -----------------------------------------------------------------------------------------
-# The child process of a host in a group: it is started, told its task, and ended in any case.
-
-_CHILD = "hosttune.cluster.collective.child"
-_START = f"from runpy import run_module\nrun_module('{_CHILD}', run_name='__main__', alter_sys=True)\n"
-_STDERR_BYTES = 8192
-
-
-@contextmanager
-def own_program() -> Iterator[str]:
-    """Give a folder that a Python runs as the child (`python FOLDER`), with hosttune's package and nothing else.
-
-    Another Python must not see what else lies beside the package. Unlike with -m, any version imports nothing from
-    the working directory (-P is new in 3.11).
-    """
-    with tempfile.TemporaryDirectory(prefix="hosttune-") as folder:
-        os.symlink(Path(__file__).resolve().parents[2], f"{folder}/hosttune")
-        Path(folder, "__main__.py").write_text(_START, encoding="utf-8")
-        yield folder
-
-
-class MeasuringChild:
-    """The process that measures, as its host follows it."""
-
-    def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
-        self._process, self._errors = process, errors
-
-    def fileno(self) -> int:
-        """The file that its lines come from."""
-        assert self._process.stdout is not None
-        return self._process.stdout.fileno()
-
-    def read(self) -> bytes:
-        """Return what there is; nothing at its end."""
-        return os.read(self.fileno(), 1 << 16)
-
-    def end(self, seconds: float) -> int | None:
-        """Return its exit status if it ends within this time."""
-        try:
-            return self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def last_words(self) -> str:
-        """Return the last line of its standard error."""
-        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _STDERR_BYTES))
-        lines = self._errors.read().decode("utf-8", "replace").splitlines()
-        return next((line.strip() for line in reversed(lines) if line.strip()), "no word")
-
-
-@contextmanager
-def child(task: Task, met: Met, python: str, variables: Mapping[str, str]) -> Iterator[MeasuringChild]:
-    """Start the child with its task. It is ended in any case. Raises OSError if it does not start."""
-    fd = met.listening.fileno() if met.listening is not None else -1
-    told = {**msgspec.to_builtins(task), "listen_fd": fd, "parent": os.getpid()}
-    with tempfile.TemporaryFile() as errors, own_program() as folder:
-        process = subprocess.Popen(
-            (python, "-B", folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-            pass_fds=(fd,) if fd >= 0 else (), env=dict(variables),
-        )  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            with contextlib.suppress(BrokenPipeError), process.stdin as there:
-                there.write(json.dumps(told).encode())
-            yield MeasuringChild(process, errors)
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            process.stdout.close()

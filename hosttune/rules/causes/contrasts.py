@@ -62,8 +62,9 @@ CONTRASTS = (
              "spread over the nodes it is faster", 1.15, read="memory_node",
              remedy="spread memory that the CPUs of all nodes read: numactl --interleave=all"),
     # A node can be a host, too.
-    Contrast("far-numa-node", _WORK, r"\b(?:two|both|2) (?:sockets|cpus|numa)",
-             r"\b(?:one|single|1) (?:socket|cpu|numa)", "one socket alone is faster", 1.1, read="memory_node"),
+    Contrast("far-numa-node", _WORK, r"\b(?:two|both|2) (?:sockets|cpus|processors|numa)",
+             r"\b(?:one|single|1) (?:socket|cpu|processor|numa)", "one socket alone is faster", 1.1,
+             read="memory_node"),
     Contrast("nic-on-other-socket", ("rdma-write",),
              r"\b(?:other|far|another|cross)\b.*\b(?:gpu|nic|adapter|hca|socket)",
              r"\b(?:near|nearest|same (?:switch|socket|root|node)|close|own)\b", "the near one is faster"),

@@ -104,7 +104,8 @@ class Case(msgspec.Struct, frozen=True, dict=True):
 
     def contrast(self, cause: str) -> tuple[str, tuple[Judged, ...], str] | None:
         """Return what people's own comparison of two figures shows of a cause: words, the slow figures, a remedy."""
-        return contrasted(cause, self.figures, self.seen) if self.written else None
+        linked = cause == "p2p-disabled" and self.shape.linked  # then it is not for want of a way between them
+        return contrasted(cause, self.figures, self.seen) if self.written and not linked else None
 
     def low(self, metrics: Collection[str]) -> tuple[Judged, ...]:
         """Return the low figures of these metrics."""

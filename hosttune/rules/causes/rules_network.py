@@ -103,7 +103,7 @@ def socket_transport(case: Case) -> Finding | None:
         return None  # its own devices have no other way then
     if words:
         within = len(alone) == _BOTH or (case.seen.transport == "socket" and case.shape.hosts == 1)
-        about = case.about(COLLECTIVES) if within else case.networked
+        about = case.about((*COLLECTIVES, "p2p")) if within else case.networked
         about = tuple(judged for judged in about if judged.figure.metric in WORK or (judged.value or 0) < _NO_SOCKET)
         finding = observed(case, "; ".join((*words, *alone) if len(alone) == _BOTH else words), about)
         if finding and not variables and case.one_host:

@@ -209,6 +209,8 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
         bound, typical = (None if rate is None else rate / 8 for rate in (bound, typical))
         if shape.slot_gb_per_s and "GPU memory" in figure.subject:  # its data crosses the GPU's slot
             bound, typical = bound and min(bound, shape.slot_gb_per_s), typical and min(typical, shape.slot_gb_per_s)
+    if figure.metric == "rdma-write" and re.search(_APPLICATION, told):
+        found = replace(found, low_below=min(found.low_below, _OF_APPLICATION))
     if figure.metric == "rdma-write" and (each := _OF_ONE_PORT.search(told)):
         sharing = int(_NUMBERS.get(each[1].lower(), each[1]))
         value, factor = value * sharing, factor * sharing
@@ -245,6 +247,8 @@ SHARE = r"(?i)\bgpu's share|\b(?:per|each) gpu\b|\beach of (?:\d+|all) gpus\b"  
 _OVER_PORTS = re.compile(  # a sum
     r"(?i)\b(?:over|across) (?:all (?=\d))?(all|both|\d{1,3}) (?:adapters|nics|ports|hcas|rails)\b"
 )
+# Programs that do more than write, with blocks of their own: 0.85 of the port is good (ai-dynamo/nixl issue 1647).
+_APPLICATION, _OF_APPLICATION = r"(?i)\bnixl|\bmooncake|\btransfer (?:engine|bench)|\bucx_perftest\b", 0.85
 _OF_ONE_PORT = re.compile(  # of each of several that share it
     r"(?i)\beach of (two|three|four|eight|\d{1,2}) (?:gpus|processes|guests|flows|streams)\b"
     r".{0,40}\b(?:one|same) (?:adapter|nic|port|hca)\b"

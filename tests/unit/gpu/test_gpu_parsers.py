@@ -12,7 +12,7 @@ import pytest
 from hosttune.errors import BadInput
 from hosttune.gpu.amd_smi import parse_amd_smi
 from hosttune.gpu.habana import parse_hl_smi
-from hosttune.gpu.mig_tables import parse_mig_placements, parse_mig_profiles
+from hosttune.gpu.mig import parse_mig_placements, parse_mig_profiles
 from hosttune.gpu.nvidia_links import (
     TopoMatrix,
     nvlinks_by_address,
