@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import COLLECTIVES, Measured, Observations
@@ -201,12 +200,17 @@ def rule(
 
 def _of_contrast(cause: str, case: Case) -> Finding | None:
     shown = case.contrast(cause)
-    return replace(supports("fits", (shown[0],), shown[1]), remedy=shown[2]) if shown else None
+    return supports("fits", (shown[0],), shown[1], shown[2] or None) if shown else None
 
 
-def supports(grade: Grade, evidence: Sequence[str], explains: tuple[Judged, ...] = ()) -> Finding:
-    """Return what speaks for a cause: how strong it is, the evidence in words, and the figures that it explains."""
-    return Finding(evidence[0], outcome=grade, more=tuple(evidence[1:]), explains=explains)
+def supports(
+    grade: Grade, evidence: Sequence[str], explains: tuple[Judged, ...] = (), remedy: str | None = None
+) -> Finding:
+    """Return what speaks for a cause: how strong it is, the evidence in words, and the figures that it explains.
+
+    `remedy`: where the rule's does not fit the evidence.
+    """
+    return Finding(evidence[0], outcome=grade, remedy=remedy, more=tuple(evidence[1:]), explains=explains)
 
 
 def slower_run(case: Case, named: re.Pattern[str], times: float) -> tuple[Judged, ...]:

@@ -87,9 +87,8 @@ def far_node(case: Case) -> Finding | None:
     if apart := tuple(verdict for verdict in case.apart(near) if BY_NODE.search(verdict.figure.subject[:400])):
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
     if across := _across_sockets(case):
-        return supports(
-            "fits", ("two of these GPUs reach much more: the path between the others crosses CPUs",), across
-        )
+        words = f"{across[0].name}: two GPUs reach more than twice that: between the others the path crosses CPUs"
+        return supports("fits", (words,), across)
     low = case.low(near)
     fine = [judged for judged in case.figures if judged.figure.metric in HOST_COPIES and judged.verdict == "expected"]
     if several_alike(case) and len(fine) == len(low) > 1:

@@ -303,7 +303,8 @@ def port_count(case: Case) -> Finding | None:
         return supports("fits", (f"{crossed[0].name}: peers of other rails cross the spine",), crossed)
     few = tuple(v for v in case.about(("rdma-write",)) if v.bound is None and re.search(SHARE, v.figure.subject[:400]))
     if few and 0 < (case.shape.nics or 0) < (case.shape.per_host or 0):  # deepseek-ai/DeepEP issue 60
-        return supports("fits", (f"{case.shape.nics} NICs for {case.shape.per_host} GPUs, which share them",), few)
+        words = f"{few[0].name}: {case.shape.per_host} GPUs share {case.shape.nics} NICs"
+        return supports("fits", (words,), few, "count with a GPU's part of the ports, or add NICs")
     # deepseek-ai/DeepEP issue 336: all ranks took the first port.
     mapped = _set(case, NVSHMEM_ENABLE_NIC_PE_MAPPING=("1", "TRUE", "YES"), NVSHMEM_HCA_PE_MAPPING=())
     if mapped and (case.alone or _low(case)):

@@ -130,7 +130,10 @@ def artefact(case: Case) -> Finding | None:
         )
     more = tuple(v for v in case.about(WORK) if _BESIDES.search(v.figure.subject[:400]))
     if more and not words:
-        return supports("fits", (f"{more[0].name}: it counts more than the work",), more)
+        return supports(
+            "fits", (f"{more[0].name}: it counts more than the work",), more,
+            "take the time of the work alone, after loading, compilation and prefill",
+        )  # fmt: skip
     alone = tuple(judged for judged in case.low(("rdma-write",)) if _ONE_QUEUE.search(judged.figure.subject[:400]))
     if alone:
         return supports("fits", (f"{alone[0].name}: more of them fill a port",), alone)
@@ -160,7 +163,10 @@ def version(case: Case) -> Finding | None:
     ]
     most = max((v.value or 0 for v in copies), default=0)
     if stalled := tuple(v for v in copies if 0 < (v.value or 0) * _STALLED < most):
-        return supports("fits", (f"{stalled[0].name}: no link or memory makes such a difference",), stalled)
+        return supports(
+            "fits", (f"{stalled[0].name}: no link or memory makes such a difference",), stalled,
+            "try another version of the driver and of the kernel, and report it with both figures",
+        )  # fmt: skip
     # What is known only by its bound can have been nearer to it before.
     about = case.open or tuple(
         v for v in case.figures if v.bound and not v.typical and (v.value or 0) < v.bound * _WELL_BELOW

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from msgspec.structs import replace
-
 from hosttune.model.measured import COLLECTIVES
 from hosttune.predicting.formulas import PCIE_SPEEDS, PCIE_WIDTHS, pcie_gb_per_s
 from hosttune.predicting.shape import slot_of
@@ -85,9 +83,7 @@ def generation_limit(case: Case) -> Finding | None:
         kept = first_kept(case.low(("rdma-write",)), [(rate, f"its bound, {rate:.1f} GB/s")] if rate else [])
         if kept:
             words = case.told("nic_pcie_link", f"the NIC has x{nic.width} at {nic.speed_gts:g} GT/s, by design")
-            return replace(
-                supports("proven", (words, f"{kept[0].name} keeps to {kept[1]}"), case.networked), remedy=_BY_DESIGN
-            )
+            return supports("proven", (words, f"{kept[0].name} keeps to {kept[1]}"), case.networked, _BY_DESIGN)
     limit = _slot_limit(case)
     if limit is None:
         alike = case.of_every_device(tuple(v for v in case.low(HOST_COPIES) if not (v.apart or v.at_once)))
@@ -277,14 +273,15 @@ def acs(case: Case) -> Finding | None:
         words = (
             "copies with peer access are slower than those through the host's memory: bridges or IOMMU redirect them"
         )
-        return replace(
-            supports("fits", (words,), case.about(("p2p",))),
-            remedy=f"{_WITHOUT_GUESTS}; with guests hosttune plan with settings {{acs: DirectTrans}}",
-        )
+        return supports(
+            "fits", (words,), case.about(("p2p",)),
+            f"{_WITHOUT_GUESTS}; with guests hosttune plan with settings {{acs: DirectTrans}}",
+        )  # fmt: skip
     waiting = case.seen.said.get("waiting") if case.complaint and not case.shape.links else None
     if waiting and (case.seen.transport == "p2p" or (case.seen.transport is None and case.seen.iommu == "on")):
-        return replace(
-            supports("fits", (f"{waiting}: they wait for each other, as where their copies do not get through",)),
+        return supports(
+            "fits",
+            (f"{waiting}: they wait for each other, as where their copies do not get through",),
             remedy="run once with NCCL_P2P_DISABLE=1: if that passes, copies between the GPUs do not arrive;"
             f" {_WITHOUT_GUESTS}",
         )

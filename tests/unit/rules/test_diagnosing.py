@@ -380,6 +380,14 @@ def test_the_remedy_fits_the_comparison(metric: str, slow: str, fast: str, remed
     assert remedy in diagnosed({"version": 1, "figures": figures}).causes[0].remedy
 
 
+def test_gpus_that_share_ports_by_design_are_not_told_to_name_all_ports() -> None:
+    figure = {"metric": "rdma-write", "subject": "dispatch, each GPU", "value": 20, "unit": "GB/s"}
+    setup = {"gpus_per_host": 8, "hosts": 2, "nics": {"count": 4}}
+    (cause,) = diagnosed({"version": 1, "setup": setup, "figures": [figure]}).causes
+    assert cause.evidence == ("rdma-write: dispatch, each GPU: 8 GPUs share 4 NICs",)
+    assert "NCCL_IB_HCA" not in cause.remedy
+
+
 def test_people_compare_and_logs_do_not() -> None:
     """A log has the clocks of whatever GPUs did; in a document people chose the two figures."""
     clocks = (("cold", 1900), ("after 10 minutes", 1500))
