@@ -74,7 +74,8 @@ CONTRASTS = (
              remedy="keep tensor parallelism within a host; between hosts use pipeline or data parallelism"),
     Contrast("p2p-disabled", _WORK, r"^(?!.*\b(?:hosts|nodes)\b).*(?:tensor.parallel|\btp\d{0,3}\b)",
              r"layers?.split|pipeline|\bpp\b|\b(?:1|one|single) gpu",
-             "the same without exchange between the GPUs is faster", read="p2p"),
+             "the same without exchange between the GPUs is faster", read="p2p",
+             remedy="see whether the GPUs have peer access (p2pBandwidthLatencyTest); without it split by layers"),
 )  # fmt: skip
 
 

@@ -191,16 +191,17 @@ def rule(
             id=cause,
             title=function.__doc__ or "",
             about="figures",
-            judge=lambda case: filter(None, (function(case) or _of_contrast(cause, case) or of_unread(case),)),
+            judge=lambda case: filter(None, (_or_contrast(function(case), cause, case) or of_unread(case),)),
             **declaration,
         )
 
     return declare
 
 
-def _of_contrast(cause: str, case: Case) -> Finding | None:
-    shown = case.contrast(cause)
-    return supports("fits", (shown[0],), shown[1], shown[2] or None) if shown else None
+def _or_contrast(finding: Finding | None, cause: str, case: Case) -> Finding | None:
+    """Return the finding, or, where it is none or only possible, what people's own comparison shows of the cause."""
+    shown = case.contrast(cause) if finding is None or finding.outcome == "possible" else None
+    return supports("fits", (shown[0],), shown[1], shown[2] or None) if shown else finding
 
 
 def supports(

@@ -113,11 +113,17 @@ def far_node(case: Case) -> Finding | None:
 
 def _across_sockets(case: Case) -> tuple[Judged, ...]:
     """Return low collectives of GPUs without links, of which two alone reach much more."""
-    of_two = [
-        v.value or 0 for v in case.figures if v.figure.metric in COLLECTIVES and v.figure.subject.startswith("2 GPUs")
-    ]
-    slow = case.local if of_two and not case.shape.linked and case.seen.p2p == "pcie" else ()
-    return tuple(v for v in slow if v.verdict == "low" and (v.value or 0) * _TWO_ALONE < max(of_two))
+    of_two = {
+        (v.figure.metric, v.figure.size_bytes): v.value or 0
+        for v in case.figures
+        if v.hosts == 1 and v.figure.subject.startswith("2 GPUs")
+    }
+    slow = case.local if not case.shape.linked and case.seen.p2p == "pcie" else ()
+    return tuple(
+        v
+        for v in slow
+        if v.verdict == "low" and (v.value or 0) * _TWO_ALONE < of_two.get((v.figure.metric, v.figure.size_bytes), 0)
+    )
 
 
 @rule(

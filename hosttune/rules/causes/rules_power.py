@@ -6,7 +6,7 @@ import re
 
 from hosttune.rules.causes.rule import CLOCKS, ON_GPU, PRODUCTS, WORK, Case, first_kept, observed, rule, supports
 from hosttune.rules.causes.rules_guest import several_alike
-from hosttune.rules.causes.verdicts import IDLE, SLOWEST_CLOCK, Judged
+from hosttune.rules.causes.verdicts import IDLE, LOADED, SLOWEST_CLOCK, Judged
 from hosttune.rules.engine import Finding
 
 _LEAST_CLOCK, _NEAR_LIMIT, _BELOW_LIMIT, _NEAR_PART, _HELD = 0.9, 0.97, 0.85, 0.04, 0.5
@@ -130,6 +130,7 @@ def clocks(case: Case) -> Finding | None:
     held = [  # products take more power than other work, which lowers their clock
         judged for judged in clocks
         if case.written and SLOWEST_CLOCK < (judged.value or 0) < fastest * _HELD_CLOCK
+        and re.search(rf"{LOADED.pattern}|\bbench", judged.figure.subject[:400])
         and not re.search(_FULL_LOAD, judged.name) and not IDLE.search(judged.figure.subject[:400])
     ]  # fmt: skip
     if held and not reasoned:

@@ -329,6 +329,7 @@ HEALTHY: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...], dict[str, 
     "small copies": ({"gpu": "NVIDIA H100 80GB HBM3"}, (("h2d", "GPU 0", 0.4, "GB/s", 4096),
                                                         ("h2d", "GPU 0", 55, "GB/s", 1 << 30)), {}),
     "a clock without load": ({}, (("sm-clock", "no load", 210, "MHz"), ("sm-clock", "training", 1900, "MHz")), {}),
+    "a clock of other work": ({}, (("sm-clock", "desktop, video", 800, "MHz"), ("sm-clock", "game", 2700, "MHz")), {}),
     "small messages between hosts": ({"gpu": "NVIDIA H100 80GB HBM3", "gpus_per_host": 8, "hosts": 2},
                                      ((AR, "16 GPUs", 9, "GB/s", 4 << 20),), {}),
     "a port in full duplex": ({"gpu": "NVIDIA H100 80GB HBM3", "hosts": 2, "nics": NDR},
@@ -346,6 +347,16 @@ def test_what_differs_on_any_machine_has_no_cause(kind: str) -> None:
     setup, rows, seen = HEALTHY[kind]
     figures = [dict(zip(("metric", "subject", "value", "unit", "size_bytes"), row, strict=False)) for row in rows]
     assert names(diagnosed({"version": 1, "setup": setup, "figures": figures, "observations": seen})) == []
+
+
+def test_a_comparison_says_more_than_what_was_not_read() -> None:
+    figures = [
+        {"metric": "rdma-write", "subject": f"GPU memory, {place} the adapter", "value": value, "unit": "GB/s"}
+        for place, value in (("GPU 4, far from", 20), ("GPU 0, near", 46))
+    ]
+    setup = {"gpu": "NVIDIA H100 80GB HBM3", "gpus_per_host": 8, "hosts": 2, "nics": NDR}
+    cause = diagnosed({"version": 1, "setup": setup, "figures": figures}).causes[0]
+    assert (cause.cause, cause.grade) == ("nic-on-other-socket", "fits")
 
 
 def test_one_link_below_the_others_stands_out_where_all_copy_at_once() -> None:
