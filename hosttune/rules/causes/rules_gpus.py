@@ -172,7 +172,7 @@ def _p2p_disabled(case: Case) -> Finding | None:
         *(() if variables or case.shape.linked or (case.shape.hosts or 1) > 1 else shared),
         *(case.told(name, text) for name, value, text in told if getattr(case.seen, name) == value),
     ]
-    if case.seen.transport == "socket" and case.one_host:
+    if case.seen.transport == "socket" and case.one_host and case.seen.p2p in (None, "off", "partly"):
         words += [*shared, "the library uses sockets within the host: no peer access, and no shared memory"]
     kept = _at_pcie(case)
     if words:

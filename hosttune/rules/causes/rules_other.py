@@ -22,7 +22,7 @@ _VERSION = re.compile(
     r"|vllm|sglang|llama\.cpp|ollama|tensorrt(?:-llm)?|tensorflow|jax|triton|qemu|v?bios)(?: (?:newer|older) than)?"
     r"[ -]?v?\d+(?:\.\d+)*[\w.+-]{0,20}"
 )
-_STALLED = 50  # times: less than one lane of the slowest link of one with 16
+_STALLED = 50  # times: near and far, or page-locked and pageable memory, differ by less than ten
 _BESIDES = re.compile(  # a rate of all tokens may count the prefill
     r"(?i)\b(?:generat|decod)\w{1,4}\b.{0,80}\b(?:with|includ\w+) (?:the )?prefill"
     r"|\b(?:with|includ\w+) (?:the )?(?:compilation|loading)\b(?! cach)"

@@ -36,7 +36,7 @@ _BETWEEN, _OF_SLOT = 0.6, 0.45  # of a slot: copies between GPUs through switche
 _DIRECT = 0.7  # of a slot: direct copies reach 0.83 to 0.89 of PCIe 5.0 (local-inference-lab/rtx6kpro), 0.76 of 4.0
 _FAR_LESS = 0.3  # of a link: what goes through it can be slowed by its steps, but not so much
 _OFFLOADED = r"(?i)host memory|offload|system memory"
-_NDR, _ORDERED = 50.0, (13.0, 18.0)  # GB/s
+_NDR, _ORDERED = 50.0, (13.0, 18.0)  # GB/s: a port of 400 Gb/s; what it writes to a GPU in strict order
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _BY_DESIGN = "count with this link: the port's rate needs a NIC with more lanes, or a second one"
 # A guest has at most so many GPUs; where its copies go through the root they reach this part of the NICs' rate:

@@ -9,7 +9,9 @@ from hosttune.rules.causes.rules_guest import several_alike
 from hosttune.rules.causes.verdicts import IDLE, LOADED, SLOWEST_CLOCK, Judged
 from hosttune.rules.engine import Finding
 
-_LEAST_CLOCK, _NEAR_LIMIT, _BELOW_LIMIT, _NEAR_PART, _HELD = 0.9, 0.97, 0.85, 0.04, 0.5
+# Of the largest clock; of a power limit: reached, too little for it to act, held by something else under full load; so
+# near to a part of the typical figure that it counts as that part.
+_LEAST_CLOCK, _NEAR_LIMIT, _BELOW_LIMIT, _HELD, _NEAR_PART = 0.9, 0.97, 0.85, 0.5, 0.04
 _LONG = r"(?i)\b(?:after a long|hours? later|minutes? later|after (?:\d+|several|some) (?:minutes|hours))\b"
 _HELD_CLOCK = 0.6  # of the clock of another run
 _WORKING_CLOCK = 1000.0  # MHz; products run at more on V100 (boost 1,530), A100 (1,410) and H100 (1,980)
