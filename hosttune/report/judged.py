@@ -20,7 +20,7 @@ BADGES: Mapping[str, str] = {"impossible": "fail", "low": "fail", "unknown": "un
 GRADE_WORDS: Mapping[str, str] = {
     "proven": "the fault was seen, and the figure keeps to its bound",
     "observed": "the fault was seen, and acts on such figures",
-    "fits": "the figure keeps to the bound of this fault",
+    "fits": "the figures are as this fault makes them",
     "indirect": "the fault was seen; no source says how much it costs here",
     "default": "such machines have it unless it was removed",
     "possible": "nothing speaks against it",

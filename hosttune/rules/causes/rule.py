@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -28,9 +27,6 @@ STORAGE = ("disk-read", "storage-read")
 WORK = ("tokens-per-second", "mfu")  # whole programs: anything can slow them
 CLOCKS = (*PRODUCTS, "sm-clock", "power")
 LINK = ("link-speed-gts", "link-width")
-AT_ONCE = r"(?i)\b(?:at the same time|at once|simultaneous|concurrent|in parallel|together)"
-
-
 _OWN_LIMIT = 0.85  # of the data sheet's power: some makers' boards come with less
 
 
@@ -93,14 +89,7 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     def lowered(self) -> bool:
         """Whether the power limit is below the board's default."""
         least = 0.99 if self.seen.default_power_limit_watts else _OWN_LIMIT
-        return (self.seen.power_limit_watts or math.inf) < (self.board_watts or 0) * least
-
-    @cached_property
-    def crowded(self) -> tuple[Judged, ...]:
-        """Low copies that ran at the same time as others, where one alone is as it should be."""
-        fine = any(judged.verdict == "expected" and judged.figure.metric in HOST_COPIES for judged in self.figures)
-        low = self.low(HOST_COPIES) if fine else ()
-        return tuple(judged for judged in low if re.search(AT_ONCE, judged.figure.subject[:400]))
+        return 0 < (self.seen.power_limit_watts or 0) < (self.board_watts or 0) * least
 
     @cached_property
     def complaint(self) -> bool:
@@ -111,6 +100,11 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     def alone(self) -> bool:
         """Whether people named these observations as all that there is to a complaint."""
         return self.complaint and self.written
+
+    def contrast(self, cause: str) -> tuple[str, tuple[Judged, ...], str] | None:
+        """Return what people's own comparison of two figures shows of a cause: words, the slow figures, a remedy."""
+        linked = cause == "p2p-disabled" and self.shape.linked  # then it is not for want of a way between them
+        return contrasted(cause, self.figures, self.seen) if self.written and not linked else None
 
     def low(self, metrics: Collection[str]) -> tuple[Judged, ...]:
         """Return the low figures of these metrics."""
@@ -197,35 +191,40 @@ def rule(
             id=cause,
             title=function.__doc__ or "",
             about="figures",
-            judge=lambda case: filter(None, (function(case) or _of_contrast(cause, case) or of_unread(case),)),
+            judge=lambda case: filter(None, (_or_contrast(function(case), cause, case) or of_unread(case),)),
             **declaration,
         )
 
     return declare
 
 
-def _of_contrast(cause: str, case: Case) -> Finding | None:
-    """Return what people's own comparison of two figures shows of a cause."""
-    linked = cause == "p2p-disabled" and case.shape.linked  # then it is not for want of a way between them
-    shown = contrasted(cause, case.figures) if case.written and not linked else None
-    return supports("fits", (shown[0],), shown[1]) if shown else None
+def _or_contrast(finding: Finding | None, cause: str, case: Case) -> Finding | None:
+    """Return the finding, or, where it is none or only possible, what people's own comparison shows of the cause."""
+    shown = case.contrast(cause) if finding is None or finding.outcome == "possible" else None
+    return supports("fits", (shown[0],), shown[1], shown[2] or None) if shown else finding
 
 
-def supports(grade: Grade, evidence: Sequence[str], explains: tuple[Judged, ...] = ()) -> Finding:
-    """Return what speaks for a cause: how strong it is, the evidence in words, and the figures that it explains."""
-    return Finding(evidence[0], outcome=grade, more=tuple(evidence[1:]), explains=explains)
+def supports(
+    grade: Grade, evidence: Sequence[str], explains: tuple[Judged, ...] = (), remedy: str | None = None
+) -> Finding:
+    """Return what speaks for a cause: how strong it is, the evidence in words, and the figures that it explains.
+
+    `remedy`: where the rule's does not fit the evidence.
+    """
+    return Finding(evidence[0], outcome=grade, remedy=remedy, more=tuple(evidence[1:]), explains=explains)
 
 
 def slower_run(case: Case, named: re.Pattern[str], times: float) -> tuple[Judged, ...]:
     """Return the figures that are so many times below the same run with another of what their subjects name."""
     rows = [
-        (v.figure.metric, v.figure.size_bytes, named.sub("", v.figure.subject[:400]), v)
+        ((v.figure.metric, v.figure.size_bytes, named.sub("", v.figure.subject[:400])), v)
         for v in case.figures
         if named.search(v.figure.subject[:400])
     ]
-    return tuple(
-        v for *run, v in rows if any(run == again and (v.value or 0) * times < (w.value or 0) for *again, w in rows)
-    )
+    best: dict[object, float] = {}
+    for run, v in rows:
+        best[run] = max(best.get(run, 0.0), v.value or 0.0)
+    return tuple(v for run, v in rows if (v.value or 0) * times < best[run])
 
 
 def keeps_to(figure: Judged, limit: float | None, least: float = 0.8) -> bool:

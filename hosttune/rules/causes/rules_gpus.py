@@ -41,7 +41,7 @@ _THROUGH_HOST_SECONDS = 8e-6
 _STEPS_SECONDS = 1e-3  # more than the steps of any message take
 _STEP_SECONDS = 15e-6  # about twice what the library needs to start (src/graph/tuning.cc, baseLat: 6.6 µs)
 _SMALL, _LATENCY = 1 << 20, 0.3  # bytes; part of the time from which latency explains a figure
-_RING_LEAST = 0.7  # of links or ports, with a ring
+_RACK, _RING_LEAST = 72, 0.7  # GPUs that links join at most (GB200 NVL72); part of links or ports that a ring gives
 _ENGINE = 50.0  # GB/s, of an MI200: rocm.docs.amd.com, "GPU-enabled MPI", copies by SDMA
 _BLOCKS = 1 << 16  # bytes; of such blocks 16 ports give a quarter, of 1 MiB 0.9 (kvcache-ai/Mooncake, EFA transport)
 _QUEUED = 4096  # bytes; perftest has 128 requests under way, and its default of 64 KiB fills a port
@@ -172,7 +172,7 @@ def _p2p_disabled(case: Case) -> Finding | None:
         *(() if variables or case.shape.linked or (case.shape.hosts or 1) > 1 else shared),
         *(case.told(name, text) for name, value, text in told if getattr(case.seen, name) == value),
     ]
-    if case.seen.transport == "socket" and case.one_host:
+    if case.seen.transport == "socket" and case.one_host and case.seen.p2p in (None, "off", "partly"):
         words += [*shared, "the library uses sockets within the host: no peer access, and no shared memory"]
     kept = _at_pcie(case)
     if words:
@@ -249,9 +249,10 @@ def _links_down(case: Case) -> Finding | None:
         return observed(case, "copies between GPUs go over PCIe although the GPUs have links", _pairs(case), kept)
     low = _low_pairs(case)
     joined = shape.generation is not None and shape.generation.joins_hosts and case.seen.transport in ("ib", "roce")
-    if joined and case.low_between and not _set(case, NCCL_CUMEM_ENABLE=("0",), NCCL_MNNVL_ENABLE=("0",)):
-        words = "links can join hosts of a rack, and the run used ports: the fabric's service or IMEX is not ready"
-        return supports("fits", (words,), case.low_between)
+    one_rack = tuple(v for v in case.low_between if (v.hosts or 0) * (shape.per_host or 1) <= _RACK)
+    if joined and one_rack and not _set(case, NCCL_CUMEM_ENABLE=("0",), NCCL_MNNVL_ENABLE=("0",)):
+        words = "links join the hosts of a rack, and the run used ports: IMEX is not ready, or the racks are different"
+        return supports("fits", (words,), one_rack)
     apart = tuple(
         judged for judged in case.apart(("p2p", *COLLECTIVES)) if judged.figure.metric == "p2p" or judged.hosts == 1
     )
@@ -411,14 +412,14 @@ def small_messages(case: Case) -> Finding | None:
             if judged.verdict == "unknown"
             and (judged.figure.size_bytes or 0.0) == largest[judged.figure.metric, judged.figure.subject]
         )
-    verdicts = [verdict for verdict in about if latency_share(case, verdict) >= _LATENCY]
+    shares = [(verdict, share) for verdict in about if (share := latency_share(case, verdict)) >= _LATENCY]
     words = [
         f"{verdict.name}: "
         + (f"{verdict.figure.size_bytes:,.0f} bytes; " if verdict.figure.size_bytes else "")
-        + f"latency is {latency_share(case, verdict):.0%} of the time or more"
-        for verdict in verdicts[:4]
+        + (f"{share:.0%} of the time or more is latency" if share < 1 else "nearly all of the time is latency")
+        for verdict, share in shares[:4]
     ]
-    return supports("fits", tuple(words), tuple(verdicts)) if verdicts else None
+    return supports("fits", tuple(words), tuple(verdict for verdict, _ in shares)) if shares else None
 
 
 def latency_share(case: Case, judged: Judged) -> float:

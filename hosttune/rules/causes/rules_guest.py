@@ -25,9 +25,9 @@ from hosttune.rules.engine import Finding
 _FAR = re.compile(
     r"\b(?:far|remote|(?:another|other|wrong) (?:numa )?(?:node|socket|memory))\b|cross[- ]socket", re.IGNORECASE
 )
-_WIDE = 47.0, 64.0  # GB/s; only a link of 32 GT/s x16 carries that, and this is all that it does
+_WIDE = 47.0, 64.0  # GB/s: all that a link of 32 GT/s x16, the fastest, carries
 BY_NODE = re.compile(r"\b(?:numa|node|socket|cpu)s? ?[0-9]", re.IGNORECASE)
-_COPIED, _NEARER = 0.8, 0.9  # of a link: copies from near memory; of these: runs are nearer to each other
+_FROM_NEAR, _NEARER = 0.8, 0.9  # of a link: copies from near memory; of these: runs are nearer to each other
 _ON_HOST = re.compile(r"(?i)\b(?:bare[- ]?metal|on the host|of the host)\b")
 _TWO_ALONE = 2.0  # times what all give, over one switch
 _CLOUDRIFT = "CloudRift, April 2026, six hosts: guest NUMA gave 2 to 7 times the STREAM bandwidth"
@@ -39,7 +39,11 @@ def several_alike(case: Case, metrics: tuple[str, ...] = HOST_COPIES) -> bool:
         {judged.figure.subject: judged.value or 0 for judged in case.low((metric,)) if not judged.apart}.values()
         for metric in metrics
     )
-    each = any(re.search(r"(?i)\b(?:each|every|all) ", judged.figure.subject[:400]) for judged in case.low(metrics))
+    each = any(
+        re.search(r"(?i)\b(?:each|every|all) ", judged.figure.subject[:400])
+        for judged in case.low(metrics)
+        if not judged.apart
+    )
     return each or any(len(values) > 1 and max(values) <= SPREAD * min(values) for values in groups)
 
 
@@ -68,35 +72,36 @@ def far_node(case: Case) -> Finding | None:
     )  # fmt: skip
     if named:
         return observed(case, f"the figure is of another node: {named[0].figure.subject[:80]}", named)
-    if case.seen.memory_node is not None:
+    if case.seen.memory_node not in (None, "far"):
+        return None
+    if case.seen.memory_node == "far":
         about += tuple(
             verdict
             for verdict in case.figures
             if verdict.verdict == "expected" and verdict.figure.metric in HOST_COPIES
-            and (verdict.value or 0) < (verdict.typical or (verdict.bound or 0) * _COPIED) * _NEARER
+            and (verdict.value or 0) < (verdict.typical or (verdict.bound or 0) * _FROM_NEAR) * _NEARER
         )  # fmt: skip
-        if case.seen.memory_node != "far":
-            return None
         if case.alone and case.seen.relaxed_ordering is False:  # with it the far node is as fast: netdev, 2020-06-23
             return supports("fits", ("memory of the far node, to which writes of the NIC keep their order",))
         return observed(case, "memory of the far node", about)
     if apart := tuple(verdict for verdict in case.apart(near) if BY_NODE.search(verdict.figure.subject[:400])):
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
     if across := _across_sockets(case):
-        return supports(
-            "fits", ("two of these GPUs reach much more: the path between the others crosses CPUs",), across
-        )
+        words = f"{across[0].name}: two GPUs reach more than twice that: between the others the path crosses CPUs"
+        return supports("fits", (words,), across)
     low = case.low(near)
     fine = [judged for judged in case.figures if judged.figure.metric in HOST_COPIES and judged.verdict == "expected"]
     if several_alike(case) and len(fine) == len(low) > 1:
         return supports(
             "fits", (f"{len(low)} copies are low by the same, the others, whose CPU has the memory, not",), low
         )
-    if case.seen.pinned is False and not case.shape.virtual and (copies := case.low(HOST_COPIES)):
+    several = not case.shape.virtual and not re.match(r"1 ?(?:[x×]|socket)", case.shape.cpu or "")
+    if case.seen.pinned is False and several and (copies := case.low(HOST_COPIES)):
         return supports("observed", ("the process is not bound to the GPU's node",), copies)
-    if case.crowded:
-        words = f"{case.crowded[0].name}: one alone is as it should be: they share the memory of one node, or an uplink"
-        return supports("fits", (words,), case.crowded)
+    crowded = tuple(judged for judged in case.low(HOST_COPIES) if judged.at_once)
+    if crowded and any(not judged.at_once for judged in fine):
+        words = f"{crowded[0].name}: one alone is as it should be: they share the memory of one node, or an uplink"
+        return supports("fits", (words,), crowded)
     if low and case.shape.virtual and case.seen.guest_numa is False:
         return supports("default", ("the guest has no NUMA cells: its memory comes from any node",), low)
     alone = len(low) == 1 and low[0].apart  # one device far below the others, which copy from the same memory
@@ -108,11 +113,17 @@ def far_node(case: Case) -> Finding | None:
 
 def _across_sockets(case: Case) -> tuple[Judged, ...]:
     """Return low collectives of GPUs without links, of which two alone reach much more."""
-    of_two = [
-        v.value or 0 for v in case.figures if v.figure.metric in COLLECTIVES and v.figure.subject.startswith("2 GPUs")
-    ]
-    slow = case.local if of_two and not case.shape.linked and case.seen.p2p == "pcie" else ()
-    return tuple(v for v in slow if v.verdict == "low" and (v.value or 0) * _TWO_ALONE < max(of_two))
+    of_two = {
+        (v.figure.metric, v.figure.size_bytes): v.value or 0
+        for v in case.figures
+        if v.hosts == 1 and v.figure.subject.startswith("2 GPUs")
+    }
+    slow = case.local if not case.shape.linked and case.seen.p2p == "pcie" else ()
+    return tuple(
+        v
+        for v in slow
+        if v.verdict == "low" and (v.value or 0) * _TWO_ALONE < of_two.get((v.figure.metric, v.figure.size_bytes), 0)
+    )
 
 
 @rule(
@@ -219,8 +230,7 @@ def neighbour(case: Case) -> Finding | None:
     direct = case.about((*NETWORK, "p2p"))  # devices move that, unless CPUs copy it
     if case.seen.transport in ("socket", "shm"):
         about += direct
-    words = "other load on the CPUs"
-    return observed(case, words, about) or (supports("observed", (words,)) if direct else None)
+    return supports("observed", ("other load on the CPUs",), about) if about or direct or case.complaint else None
 
 
 @rule(
@@ -236,7 +246,10 @@ def idle_states(case: Case) -> Finding | None:
     if case.seen.c_states != "deep":
         return None
     small = tuple(verdict for verdict in case.about(NETWORK) if (verdict.figure.size_bytes or 1 << 30) <= 1 << 20)
-    about = case.about((*WORK, *STORAGE, "memory-latency"))
-    about = tuple(verdict for verdict in about if not (verdict.verdict == "low" and verdict.figure.metric in STORAGE))
+    about = tuple(
+        verdict
+        for verdict in case.about((*WORK, *STORAGE, "memory-latency"))
+        if verdict.verdict != "low" or verdict.figure.metric not in STORAGE
+    )
     weak = case.about((*NETWORK, *HOST_COPIES, *MEMORY, *STORAGE))  # long copies hardly wait for a CPU
     return observed(case, "deep idle states are in use", (*small, *about), weak=weak)

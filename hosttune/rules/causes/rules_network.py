@@ -23,8 +23,8 @@ _UNSEEN = (
     " a host the NIC's driver and ib_uverbs; NCCL_IB_HCA names that are there"
 )
 _RDMA = re.compile(r"(?i)\b(?:all|ib|(?:rc|dc|ud)(?:_\w{1,8})?)\b")  # transports of UCX
-_OFF = 0.021
-_NEAR = 0.04  # so near a part of the ports' rate counts as that part: typical figures differ by less
+_PLAIN = 0.021  # so near one of _PARTS counts as it
+_NEAR_PORTS = 0.04  # so near a part of the ports' rate counts as that part: typical figures differ by less
 _FAMILY = re.compile(r"(?:mlx|hfi|cxgb)\d_?$")  # how all names of a driver begin
 _BOTH = 2  # ways within a host: between GPUs, and through its memory
 _PARTS = (0.1, 0.25, 1 / 3, 0.5, 0.75)  # of the others, that a port less or a lower rate leaves
@@ -33,7 +33,7 @@ _MANY_HOSTS, _FALLS = 4, 1.5
 _FABRIC = re.compile(r"(?i)\b(?:rack|switch|lea[fv]|spine|pod|tor)")  # parts of a network between hosts
 _RAILS = re.compile(r"(?i)\b(?:any|other|across|cross|between)[ -]rails?\b")
 _MPI = r"\b(?:osu_|(?:MPI|mpi|ranks)\b)"  # it takes sockets where it finds nothing else; perftest has RDMA alone
-_AT_ONCE = r"\b(?:at once|at the same time|concurrent|simultaneous|incast|permutation)"
+_CROWDED = r"\b(?:incast|permutation)"
 _NO_SOCKET = 100.0  # GB/s: links between hosts carry that, whatever is set (GB200 NVL72)
 # GB/s that collectives over TCP give (docs/models.md), at most with 5 ports of 200 Gb/s (skypilot-org/skypilot issue
 # 3592), and of how many ports that is too little for anything else.
@@ -54,12 +54,17 @@ def beside_host(figures: tuple[Judged, ...]) -> tuple[Judged, ...]:
 def _plain(judged: Judged) -> bool:
     """Return whether a figure is a plain part of its equals, or low as all pairs of one host are."""
     share = re.search(r"(?<![0-9])([0-9]{1,4})% of", judged.apart)
-    near = share is not None and any(abs(int(share[1]) / 100 - part) <= _OFF for part in _PARTS)
+    near = share is not None and any(abs(int(share[1]) / 100 - part) <= _PLAIN for part in _PARTS)
     return near or "all pairs of" in judged.apart
 
 
 def _low(case: Case) -> tuple[Judged, ...]:
     return tuple(judged for judged in case.networked if judged.verdict == "low" and judged.figure.metric not in WORK)
+
+
+def _of_ucx(case: Case, name: str) -> str:
+    """Return the value of a variable of UCX; "" in a run of NCCL, where it is about MPI's own messages alone."""
+    return "" if any(other.startswith("NCCL_") for other in case.environment) else case.environment.get(name, "")
 
 
 def _ports_fine(case: Case) -> bool:
@@ -85,7 +90,7 @@ def _little(case: Case, figures: tuple[Judged, ...]) -> list[Judged]:
 def socket_transport(case: Case) -> Finding | None:
     """Hosts talk over TCP, not over RDMA."""
     variables = _set(case, NCCL_IB_DISABLE=("1",), NCCL_NET=("SOCKET",), FI_PROVIDER=("TCP", "SOCKETS", "TCP;OFI_RXM"))
-    transports = case.environment.get("UCX_TLS", "")
+    transports = _of_ucx(case, "UCX_TLS")
     if re.search(r"(?i)\btcp\b", transports) and not _RDMA.search(transports):
         variables += _set(case, UCX_TLS=())
     words = [
@@ -262,9 +267,10 @@ def port_down(case: Case) -> Finding | None:
     if one is None or link is not None or _ports_fine(case):
         return None
     slower = [(rate / 8, f"the rate of a port of {rate:g} Gb/s") for rate in _PORT_RATES if rate / 8 < one * 0.99]
-    other = rf"GPU|{_MPI}|{_AT_ONCE}"
+    other = rf"GPU|{_MPI}|{_CROWDED}"
     kept = first_kept(
-        [v for v in _low(case) if v.figure.metric == "rdma-write" and not re.search(other, v.name)], slower
+        [v for v in _low(case) if v.figure.metric == "rdma-write" and not (v.at_once or re.search(other, v.name))],
+        slower,
     )
     return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],)) if kept else None
 
@@ -280,8 +286,8 @@ def port_count(case: Case) -> Finding | None:
     """Only some of the ports are used, or rails are crossed."""
     kept = next(iter(_part_of_ports(case)), None)
     used = case.seen.said.get("nics", "").split(", ")
-    name = next((name for name in ("NCCL_IB_HCA", "UCX_NET_DEVICES") if name in case.environment), "")
-    count = None if used[0] else ports_named(case.environment.get(name, ""))
+    name = "NCCL_IB_HCA" if "NCCL_IB_HCA" in case.environment else "UCX_NET_DEVICES"
+    count = None if used[0] else ports_named(case.environment.get("NCCL_IB_HCA") or _of_ucx(case, name))
     several = case.shape.nics or (case.shape.per_host if case.shape.switched else 0) or 0  # such boards have one a GPU
     if count is not None and count < several and (case.networked or case.alone):
         of_run = tuple(judged for judged in case.networked if judged.figure.metric != "rdma-write")  # of one port
@@ -297,7 +303,8 @@ def port_count(case: Case) -> Finding | None:
         return supports("fits", (f"{crossed[0].name}: peers of other rails cross the spine",), crossed)
     few = tuple(v for v in case.about(("rdma-write",)) if v.bound is None and re.search(SHARE, v.figure.subject[:400]))
     if few and 0 < (case.shape.nics or 0) < (case.shape.per_host or 0):  # deepseek-ai/DeepEP issue 60
-        return supports("fits", (f"{case.shape.nics} NICs for {case.shape.per_host} GPUs, which share them",), few)
+        words = f"{few[0].name}: {case.shape.per_host} GPUs share {case.shape.nics} NICs"
+        return supports("fits", (words,), few, "count with a GPU's part of the ports, or add NICs")
     # deepseek-ai/DeepEP issue 336: all ranks took the first port.
     mapped = _set(case, NVSHMEM_ENABLE_NIC_PE_MAPPING=("1", "TRUE", "YES"), NVSHMEM_HCA_PE_MAPPING=())
     if mapped and (case.alone or _low(case)):
@@ -336,7 +343,7 @@ def _part_of_ports(case: Case) -> Iterator[tuple[Judged, str]]:
             if (
                 rate
                 and ((count or 0) % used == 0 or used + 1 == count)
-                and abs((verdict.value or 0) / (used * rate * FLAT_PART) - 1) <= _NEAR
+                and abs((verdict.value or 0) / (used * rate * FLAT_PART) - 1) <= _NEAR_PORTS
             ):
                 yield verdict, f"what {used} of {count} ports give, {used * rate * FLAT_PART:.1f} GB/s"
 
@@ -355,8 +362,8 @@ def roce(case: Case) -> Finding | None:
     on_ethernet = "roce" in (case.shape.nic_kind or (case.alone and "roce"), case.seen.transport)
     variables = _set(case, NCCL_IB_GID_INDEX=("0", "1"))
     if variables and (on_ethernet or (case.shape.nic_kind is None and case.seen.transport is None)):
-        return observed(case, f"{variables[0]}: GIDs 0 and 1 are link-local or RoCE v1", case.networked)
-    low = tuple(judged for judged in _low(case) if judged not in beside_host(_low(case)))
+        return observed(case, f"{variables[0]}: on Ethernet, GIDs 0 and 1 are link-local or RoCE v1", case.networked)
+    low = tuple(judged for judged in _low(case) if not judged.apart.endswith(BESIDE))
     if not (on_ethernet and low) or case.seen.transport == "socket":
         return None
     if little := _little(case, low):
@@ -400,7 +407,7 @@ def congestion(case: Case) -> Finding | None:
         judged for judged in case.apart(NETWORK) if judged.hosts != 1 or judged.figure.metric == "rdma-write"
     ):
         return supports("fits", tuple(f"{judged.name}: {judged.apart}" for judged in apart), apart)
-    if crowded := tuple(judged for judged in low if re.search(_AT_ONCE, judged.figure.subject[:400])):
+    if crowded := tuple(v for v in low if v.at_once or re.search(_CROWDED, v.figure.subject[:400])):
         return supports("fits", (f"{crowded[0].name}: flows that run together share links by chance",), crowded)
     if fewer := [
         (judged, other)

@@ -12,7 +12,7 @@ from hosttune.rules.engine import Finding
 _LINES = 4
 _LOCKED = re.compile(r"(?i)page-?locked|(?<!un)(?<!non-)(?<!not )pinned")
 _PAGEABLE = 2.0  # times: page-locked memory gives at least so much more where the driver must copy first
-_NEAR = 0.8  # of a bound: copies over PCIe reach 0.76 to 0.88 of their link
+_WELL_BELOW = 0.8  # of a bound: copies over PCIe reach 0.76 to 0.88 of their link
 _STAGED = 1.5, 9.0  # GB/s that copies of pageable memory give, which the driver copies first
 _SLOW_KINDS = re.compile(r"(?i)\b(?:hdds?|hard disks?|nfs|s3|object stor\w+|sata)\b")
 _ONE_QUEUE = re.compile(r"(?i)\b(?:one|1|single) (?:queue pair|qp|connection|stream)\b")
@@ -22,8 +22,11 @@ _VERSION = re.compile(
     r"|vllm|sglang|llama\.cpp|ollama|tensorrt(?:-llm)?|tensorflow|jax|triton|qemu|v?bios)(?: (?:newer|older) than)?"
     r"[ -]?v?\d+(?:\.\d+)*[\w.+-]{0,20}"
 )
-_STALLED = 50  # times: less than one lane of the slowest link of one with 16
-_BESIDES = re.compile(r"(?i)\b(?:with|includ\w+) (?:the )?(?:prefill|compilation|loading)\b(?! cach)")
+_STALLED = 50  # times: near and far, or page-locked and pageable memory, differ by less than ten
+_BESIDES = re.compile(  # a rate of all tokens may count the prefill
+    r"(?i)\b(?:generat|decod)\w{1,4}\b.{0,80}\b(?:with|includ\w+) (?:the )?prefill"
+    r"|\b(?:with|includ\w+) (?:the )?(?:compilation|loading)\b(?! cach)"
+)
 _CACHE = 32 << 20  # bytes; the second-level cache of an RTX 4060 Ti
 
 LOG_LINE = CauseRule(
@@ -127,7 +130,10 @@ def artefact(case: Case) -> Finding | None:
         )
     more = tuple(v for v in case.about(WORK) if _BESIDES.search(v.figure.subject[:400]))
     if more and not words:
-        return supports("fits", (f"{more[0].name}: it counts more than the work",), more)
+        return supports(
+            "fits", (f"{more[0].name}: it counts more than the work",), more,
+            "take the time of the work alone, after loading, compilation and prefill",
+        )  # fmt: skip
     alone = tuple(judged for judged in case.low(("rdma-write",)) if _ONE_QUEUE.search(judged.figure.subject[:400]))
     if alone:
         return supports("fits", (f"{alone[0].name}: more of them fill a port",), alone)
@@ -150,13 +156,20 @@ def version(case: Case) -> Finding | None:
     """A new version is slower."""
     if slow := slower_run(case, _VERSION, 1.15):
         return supports("fits", (f"{slow[0].name} is below the same run with another version",), slow)
-    copies = [v for v in case.figures if v.figure.metric in HOST_COPIES and v.value]
-    stalled = tuple(v for v in copies if (v.value or 0) * _STALLED < max(w.value or 0 for w in copies))
-    if stalled and case.written:
-        return supports("fits", (f"{stalled[0].name}: no link or memory makes such a difference",), stalled)
+    copies = [  # of small ones the start takes most of the time
+        v
+        for v in case.figures
+        if case.written and v.figure.metric in HOST_COPIES and (v.figure.size_bytes or _CACHE) >= _CACHE
+    ]
+    most = max((v.value or 0 for v in copies), default=0)
+    if stalled := tuple(v for v in copies if 0 < (v.value or 0) * _STALLED < most):
+        return supports(
+            "fits", (f"{stalled[0].name}: no link or memory makes such a difference",), stalled,
+            "try another version of the driver and of the kernel, and report it with both figures",
+        )  # fmt: skip
     # What is known only by its bound can have been nearer to it before.
     about = case.open or tuple(
-        v for v in case.figures if v.bound and not v.typical and (v.value or 0) < v.bound * _NEAR
+        v for v in case.figures if v.bound and not v.typical and (v.value or 0) < v.bound * _WELL_BELOW
     )
     return observed(case, "the figure changed with a version", about) if case.seen.changed_with_version else None
 
@@ -172,14 +185,11 @@ def storage(case: Case) -> Finding | None:
     """Reading storage limits the run."""
     if case.seen.storage_bound and (case.open or case.complaint):
         return supports("observed", ("the run waits for storage",), case.about((*STORAGE, *WORK)))
-    slow = tuple(judged for judged in case.about(STORAGE) if _SLOW_KINDS.search(judged.figure.subject[:400]))
-    slow = slow or case.low(STORAGE)
+    low = case.low(STORAGE)
+    slow = tuple(judged for judged in case.about(STORAGE) if _SLOW_KINDS.search(judged.figure.subject[:400])) or low
     if case.seen.input_bound and slow:
         return observed(case, f"the run waits for its input; {slow[0].name}", slow)
-    low = case.low(STORAGE)
-    if low:
-        return supports("fits", tuple(f"{verdict.name}: {verdict.why}" for verdict in low), low)
-    return None
+    return supports("fits", tuple(f"{verdict.name}: {verdict.why}" for verdict in low), low) if low else None
 
 
 @rule(

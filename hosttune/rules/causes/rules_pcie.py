@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from msgspec.structs import replace
-
 from hosttune.model.measured import COLLECTIVES
 from hosttune.predicting.formulas import PCIE_SPEEDS, PCIE_WIDTHS, pcie_gb_per_s
 from hosttune.predicting.shape import slot_of
 from hosttune.rules.causes.equals import BESIDE, OF_MPI
 from hosttune.rules.causes.rule import (
-    AT_ONCE,
     HOST_COPIES,
     LINK,
     STORAGE,
@@ -40,7 +37,7 @@ _DIRECT = 0.7  # of a slot: direct copies reach 0.83 to 0.89 of PCIe 5.0 (local-
 _MOST = 64.0  # GB/s, of 32 GT/s x16
 _FAR_LESS = 0.3  # of a link: what goes through it can be slowed by its steps, but not so much
 _OFFLOADED = r"(?i)host memory|offload|system memory"
-_NDR, _ORDERED = 50.0, (13.0, 18.0)  # GB/s
+_NDR, _ORDERED = 50.0, (13.0, 18.0)  # GB/s: a port of 400 Gb/s; what it writes to a GPU in strict order
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _BY_DESIGN = "count with this link: the port's rate needs a NIC with more lanes, or a second one"
 # A guest has at most so many GPUs; where its copies go through the root they reach this part of the NICs' rate:
@@ -87,13 +84,10 @@ def generation_limit(case: Case) -> Finding | None:
         kept = first_kept(case.low(("rdma-write",)), [(rate, f"its bound, {rate:.1f} GB/s")] if rate else [])
         if kept:
             words = case.told("nic_pcie_link", f"the NIC has x{nic.width} at {nic.speed_gts:g} GT/s, by design")
-            return replace(
-                supports("proven", (words, f"{kept[0].name} keeps to {kept[1]}"), case.networked), remedy=_BY_DESIGN
-            )
+            return supports("proven", (words, f"{kept[0].name} keeps to {kept[1]}"), case.networked, _BY_DESIGN)
     limit = _slot_limit(case)
     if limit is None:
-        low = (v for v in case.low(HOST_COPIES) if not v.apart and not re.search(AT_ONCE, v.figure.subject[:400]))
-        alike = case.of_every_device(tuple(low))
+        alike = case.of_every_device(tuple(v for v in case.low(HOST_COPIES) if not (v.apart or v.at_once)))
         kept = first_kept(alike, (row for row in _slower(case) if "x16" in row[1]), _COPIED)
         if kept is None or case.seen.link is not None:
             return None
@@ -159,7 +153,7 @@ def degraded(case: Case) -> Finding | None:
         if len(short) == 1 and slow and link.under_load is None and case.measured.figures and not about:
             continue  # of a link at rest, or of an older slot: nothing that was measured needs more
         if short:
-            strong = tuple(judged for judged in about if not (name == "link" and _beside(case, judged, rate or 0)))
+            strong = tuple(judged for judged in about if not (name == "link" and _not_of_link(case, judged, rate or 0)))
             # Decoding needs 1 % of eight lanes (noonghunna/club-3090 issue 1000): a lowered power limit costs it more.
             weak = case.lowered and all(re.search(r"(?i)decod", judged.figure.subject[:400]) for judged in about)
             told = case.told(name, ", ".join(short))
@@ -190,8 +184,7 @@ def degraded(case: Case) -> Finding | None:
     low = apart or tuple(
         judged
         for judged in case.low(metrics)
-        if not (judged.apart and BY_NODE.search(judged.figure.subject))
-        and not re.search(AT_ONCE, judged.figure.subject[:400])
+        if not judged.at_once and not (judged.apart and BY_NODE.search(judged.figure.subject))
     )
     if kept := first_kept(low, _slower(case), _COPIED):
         words = (*words[:1], f"{kept[0].name} keeps to {kept[1]}")
@@ -199,20 +192,15 @@ def degraded(case: Case) -> Finding | None:
         words = tuple(f"{judged.name}: {judged.why}" for judged in low if judged.figure.metric in HOST_COPIES)
     if words:
         return supports("possible" if several_alike(case) else "fits", words[:4], low)
-    low = tuple(
-        judged
-        for judged in case.low(HOST_COPIES)
-        if not judged.apart and not re.search(AT_ONCE, judged.figure.subject[:400])
-    )
+    low = tuple(judged for judged in case.low(HOST_COPIES) if not (judged.apart or judged.at_once))
     return supports("possible", ("speed and width of the link were not read",), low) if low and link is None else None
 
 
-def _beside(case: Case, judged: Judged, rate: float) -> bool:
+def _not_of_link(case: Case, judged: Judged, rate: float) -> bool:
     """Return whether a low figure between GPUs or hosts is not the link's doing: far less, or over other links."""
-    if judged.verdict != "low" or judged.figure.metric not in (*COLLECTIVES, "p2p"):
-        return False
-    other = case.shape.linked and judged.hosts == 1 and (judged.value or 0) > rate
-    return other or (judged.value or 0) < rate * _FAR_LESS
+    between, over_links = judged.figure.metric in (*COLLECTIVES, "p2p"), case.shape.linked and judged.hosts == 1
+    less, more = (judged.value or 0) < rate * _FAR_LESS, (judged.value or 0) > rate
+    return judged.verdict == "low" and between and (less or (over_links and more))
 
 
 def _between_devices(case: Case) -> tuple[Judged, ...]:
@@ -288,14 +276,15 @@ def acs(case: Case) -> Finding | None:
         words = (
             "copies with peer access are slower than those through the host's memory: bridges or IOMMU redirect them"
         )
-        return replace(
-            supports("fits", (words,), case.about(("p2p",))),
-            remedy=f"{_WITHOUT_GUESTS}; with guests hosttune plan with settings {{acs: DirectTrans}}",
-        )
+        return supports(
+            "fits", (words,), case.about(("p2p",)),
+            f"{_WITHOUT_GUESTS}; with guests hosttune plan with settings {{acs: DirectTrans}}",
+        )  # fmt: skip
     waiting = case.seen.said.get("waiting") if case.complaint and not case.shape.links else None
     if waiting and (case.seen.transport == "p2p" or (case.seen.transport is None and case.seen.iommu == "on")):
-        return replace(
-            supports("fits", (f"{waiting}: they wait for each other, as where their copies do not get through",)),
+        return supports(
+            "fits",
+            (f"{waiting}: they wait for each other, as where their copies do not get through",),
             remedy="run once with NCCL_P2P_DISABLE=1: if that passes, copies between the GPUs do not arrive;"
             f" {_WITHOUT_GUESTS}",
         )
@@ -411,7 +400,8 @@ def relaxed_ordering(case: Case) -> Finding | None:
     names = (f"{of}_IB_PCI_RELAXED_ORDERING" for of in ("NCCL", "UCX", "MC"))
     variables = _set(case, **dict.fromkeys(names, OFF))
     words = [*(["relaxed ordering is off"] if case.seen.relaxed_ordering is False else []), *variables]
-    if case.complaint and case.shape.virtual is False and not case.shape.cpu:  # NVIDIA/nccl issue 1205: hardly matters
+    strict = re.search(r"(?i)\bamd\b|epyc", case.shape.cpu or "")  # openucx/ucx pull request 8062
+    if case.complaint and case.shape.virtual is False and not strict:  # NVIDIA/nccl issue 1205: hardly matters
         return None
     if words:  # storage can be at the other end
         return observed(case, "; ".join(words), case.networked or (case.about(STORAGE) if case.seen.transport else ()))
@@ -423,7 +413,6 @@ def relaxed_ordering(case: Case) -> Finding | None:
     )  # fmt: skip
     if wide and case.seen.relaxed_ordering is None:
         return supports("fits", (f"{wide[0].name} is what ports of 400 Gb/s write to GPUs in strict order",), wide)
-    strict = re.search(r"(?i)\bamd\b|epyc", case.shape.cpu or "")  # openucx/ucx pull request 8062
     low = tuple(
         judged
         for judged in case.networked

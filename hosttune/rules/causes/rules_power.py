@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-from hosttune.rules.causes.contrasts import contrasted
 from hosttune.rules.causes.rule import CLOCKS, ON_GPU, PRODUCTS, WORK, Case, first_kept, observed, rule, supports
 from hosttune.rules.causes.rules_guest import several_alike
-from hosttune.rules.causes.verdicts import Judged
+from hosttune.rules.causes.verdicts import IDLE, LOADED, SLOWEST_CLOCK, Judged
 from hosttune.rules.engine import Finding
 
-_LEAST_CLOCK, _NEAR_LIMIT, _BELOW_LIMIT, _NEAR_PART, _HELD = 0.9, 0.97, 0.85, 0.04, 0.5
+# Of the largest clock; of a power limit: reached, too little for it to act, held by something else under full load; so
+# near to a part of the typical figure that it counts as that part.
+_LEAST_CLOCK, _NEAR_LIMIT, _BELOW_LIMIT, _HELD, _NEAR_PART = 0.9, 0.97, 0.85, 0.5, 0.04
 _LONG = r"(?i)\b(?:after a long|hours? later|minutes? later|after (?:\d+|several|some) (?:minutes|hours))\b"
 _HELD_CLOCK = 0.6  # of the clock of another run
 _WORKING_CLOCK = 1000.0  # MHz; products run at more on V100 (boost 1,530), A100 (1,410) and H100 (1,980)
@@ -32,9 +33,10 @@ def power(case: Case) -> Finding | None:
     """Power limits the clocks."""
     seen, words = case.seen, []
     limit, at_limit = _at_limit(case)
-    drawn = max((v.value or 0 for v in case.figures if v.figure.metric == "power"), default=limit)
+    drawn = max((v.value or 0 for v in _drawn(case)), default=limit)
     if case.lowered and drawn >= limit * _BELOW_LIMIT:
-        lowered = f"power limit {seen.power_limit_watts:g} W, default {case.board_watts or 0:g} W"
+        of = "default" if seen.default_power_limit_watts else "by the data sheet"
+        lowered = f"power limit {seen.power_limit_watts:g} W, {of} {case.board_watts or 0:g} W"
         words.append(case.told("power_limit_watts", lowered))
     # At the board's own limit it is normal, and no fault where products are as they should be.
     if seen.power_capped and not any(v.verdict == "expected" for v in case.figures if v.figure.metric in PRODUCTS):
@@ -53,17 +55,21 @@ def power(case: Case) -> Finding | None:
 def _at_limit(case: Case) -> tuple[float, list[Judged]]:
     """Return the power limit, else that of such boards, in W, 0 if unknown, and the figures of power that reach it."""
     limit = 0 if case.seen.power_capped is False else case.seen.power_limit_watts or case.board_watts or 0
-    used = [judged for judged in case.figures if judged.figure.metric == "power" and judged.value]
-    return limit, [judged for judged in used if limit and (judged.value or 0) >= limit * _NEAR_LIMIT]
+    return limit, [judged for judged in _drawn(case) if limit and (judged.value or 0) >= limit * _NEAR_LIMIT]
+
+
+def _drawn(case: Case) -> list[Judged]:
+    """Return the figures of power of GPUs that work."""
+    power = (judged for judged in case.figures if judged.figure.metric == "power" and judged.value)
+    return [judged for judged in power if not IDLE.search(judged.figure.subject[:400])]
 
 
 def _held(case: Case) -> Finding | None:
     """Return power far below the limit, or below that of equals, under a load that takes all of it."""
     limit = case.seen.power_limit_watts or case.board_watts or 0
-    used = [judged for judged in case.figures if judged.figure.metric == "power" and judged.value]
     held = [
         judged
-        for judged in used
+        for judged in _drawn(case)
         if (judged.value or 0) <= limit * _HELD and re.search(_FULL_LOAD, judged.figure.subject[:400])
     ]
     words = [f"{judged.name}: {judged.value:g} W under full load, of {limit:g} W" for judged in held]
@@ -95,10 +101,10 @@ def heat(case: Case) -> Finding | None:
     return _held(case)
 
 
-def _of_heat(case: Case) -> tuple[str, tuple[Judged, ...]] | None:
+def _of_heat(case: Case) -> tuple[str, tuple[Judged, ...], str] | None:
     """Return figures of a warm GPU that are below those of a cold one, or low clocks of one that worked for long."""
     long = tuple(judged for judged in case.low(("sm-clock",)) if re.search(_LONG, judged.figure.subject[:400]))
-    return contrasted("thermal", case.figures) or ((f"{long[0].name}: {long[0].why}", long) if long else None)
+    return case.contrast("thermal") or ((f"{long[0].name}: {long[0].why}", long, "") if long else None)
 
 
 @rule(
@@ -125,7 +131,9 @@ def clocks(case: Case) -> Finding | None:
     fastest = max((judged.value or 0 for judged in clocks), default=0)
     held = [  # products take more power than other work, which lowers their clock
         judged for judged in clocks
-        if (judged.value or 0) < fastest * _HELD_CLOCK and not re.search(rf"{_FULL_LOAD}|idle", judged.name)
+        if case.written and SLOWEST_CLOCK < (judged.value or 0) < fastest * _HELD_CLOCK
+        and re.search(rf"{LOADED.pattern}|\bbench", judged.figure.subject[:400])
+        and not re.search(_FULL_LOAD, judged.name) and not IDLE.search(judged.figure.subject[:400])
     ]  # fmt: skip
     if held and not reasoned:
         return supports("fits", (f"{held[0].name}: {held[0].value:g} MHz, another run {fastest:g}",), tuple(held))

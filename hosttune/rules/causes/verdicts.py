@@ -19,9 +19,9 @@ _MANY = 10.0  # times: more is not said in percent
 _FAR_BELOW = 0.1  # of a bound that a board can lack the links for
 _LEAST = 0.5  # of the figure of large messages: less shows no bandwidth
 _LEAST_CLOCK = 0.9  # of the clock that the report compares with
-_SLOWEST_CLOCK = 500.0  # MHz; base clocks of data-center GPUs are higher: T4 585 (data sheet)
+SLOWEST_CLOCK = 500.0  # MHz; base clocks of data-center GPUs are higher: T4 585 (data sheet)
 # MHz; base clocks of GeForce cards since 2018 are higher: RTX 3060 1,320, RTX 2080 Ti 1,350 (specifications)
-_CARD_CLOCK, IDLE = 1300.0, re.compile(r"(?i)\bidle\b")
+_CARD_CLOCK, IDLE = 1300.0, re.compile(r"(?i)\b(?:idle|no load|without load|unloaded|at rest)\b")
 LOADED = re.compile(r"(?i)\bload|busy|100 ?%|burn|stress|gemm|matmul|product|\btrain|inference|decod|while a|during")
 IDLE_SPEEDS = (
     2.5,
@@ -40,7 +40,7 @@ _FASTEST: Mapping[str, tuple[float, str]] = {
 _POWER9 = 75.0  # GB/s, three NVLink 2 bricks, one direction (IBM Power System AC922, Introduction, REDP-5472)
 GEN2 = 5.0  # GT/s
 _LANE, _LARGE = 0.985, 1 << 20  # GB/s, one lane of 8 GT/s; bytes from which a copy shows its link
-_ONE_PORT = 11.0  # GB/s of 12.5 (docs/models.md, flat ring)
+_ONE_PORT, _SHOWN = 11.0, 1 << 28  # GB/s of 12.5 (docs/models.md, flat ring); bytes: of less latency takes much
 _LOW_MFU = 0.2  # below every run in PaLM's table 3, GPT-3's 0.213 on V100 included
 # Of the channels' rate: about half of what STREAM reaches, and more than faster modules give.
 _STREAM, _FASTER = 0.35, 1.2
@@ -84,6 +84,7 @@ _AFTER = re.compile(  # what people write after a unit
 _OPERATIONS = re.compile(r"([gtp])(?:iga|era|eta)?f(?:lop)?s?(?:/s)?")
 _ALGORITHM_RATE = re.compile(r"(?i)^(?!.*\bbus).*\balg(?:o|orithm)?[ -]?b(?:and)?w")  # nccl-tests doc/PERFORMANCE.md
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
+_AT_ONCE = re.compile(r"(?i)\b(?:at the same time|at once|simultaneous|concurrent|in parallel|together)")
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -109,6 +110,11 @@ class Judged(msgspec.Struct, frozen=True):
     def small(self) -> bool:
         """Whether its message is too small to show the bandwidth."""
         return self.verdict == "unknown" and self.why.startswith(_TOO_SMALL)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether it ran at the same time as others, not only in both directions."""
+        return bool(_AT_ONCE.search(self.figure.subject[:400])) and not re.search(BOTH_WAYS, self.figure.subject[:400])
 
     @property
     def name(self) -> str:
@@ -209,7 +215,7 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
         sharing = int(_NUMBERS.get(each[1].lower(), each[1]))
         value, factor = value * sharing, factor * sharing
     if figure.metric == "rdma-write" and bound and (over := _OVER_PORTS.search(told)):
-        count = int(over[1]) if over[1].isdigit() else shape.nics or 1
+        count = int(over[1]) if over[1].isdigit() else 2 if over[1].lower() == "both" else shape.nics or 1
         found, bound, typical = replace(found, at_least=_LEAST), bound * count, None
     if figure.metric != "device-copy" and re.search(BOTH_WAYS, told):  # it always counts what is read and written
         value, factor = value / 2, factor / 2  # as the links count it
@@ -223,7 +229,7 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
         verdict, why = "impossible", f"more than {most:g} GB/s or TFLOP/s, which {device} has: {why}"
     if bound is None and figure.metric in ("h2d", "d2h") and value < _LANE and (figure.size_bytes or _LARGE) >= _LARGE:
         verdict, why = "low", f"less than one lane of 8 GT/s carries, {_LANE:g} GB/s; {why}"
-    between = figure.metric in RINGS and (hosts or shape.hosts or 1) > 1 and (figure.size_bytes or _LARGE) >= _LARGE
+    between = figure.metric in RINGS and (hosts or shape.hosts or 1) > 1 and (figure.size_bytes or _SHOWN) >= _SHOWN
     if bound is None and between and shape.switched and value < _ONE_PORT and not averaged:
         verdict, why = "low", f"less than a port of 100 Gb/s gives, which hosts of such boards have at least; {why}"
     if verdict == "impossible" and bound is not None and value <= bound * _together(figure, ranks, shape):
@@ -236,9 +242,11 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     return Judged(figure, verdict, why, value, bound, typical, found, factor=factor, hosts=many)
 
 
-BOTH_WAYS = r"(?i)both (?:directions|ways)|\bbi-?dir(?:ectional)?\b|\btwo-way\b|\bduplex\b"
+BOTH_WAYS = r"(?i)both (?:directions|ways)|\bbi-?dir(?:ectional)?\b"
 SHARE = r"(?i)\bgpu's share|\b(?:per|each) gpu\b|\beach of (?:\d+|all) gpus\b"  # of what a GPU has of a host's ports
-_OVER_PORTS = re.compile(r"(?i)\b(?:over|across) (all|both|\d{1,3}) (?:adapters|nics|ports|hcas|rails)\b")  # a sum
+_OVER_PORTS = re.compile(  # a sum
+    r"(?i)\b(?:over|across) (?:all (?=\d))?(all|both|\d{1,3}) (?:adapters|nics|ports|hcas|rails)\b"
+)
 # Programs that do more than write, with blocks of their own: 0.85 of the port is good (ai-dynamo/nixl issue 1647).
 _APPLICATION, _OF_APPLICATION = r"(?i)\bnixl|\bmooncake|\btransfer (?:engine|bench)|\bucx_perftest\b", 0.85
 _OF_ONE_PORT = re.compile(  # of each of several that share it
@@ -298,7 +306,7 @@ def _of_subject(subject: str, shape: HostShape) -> tuple[int | None, int | None]
     text = re.sub(rf"\b(?:{'|'.join(_NUMBERS)})\b", lambda word: _NUMBERS[word[0]], subject[:400].lower())
     if (times := _TIMES.search(text)) and (times[2] or int(times[3]) == shape.per_host):
         return int(times[1]) * int(times[2] or times[3]), int(times[1]) or None
-    models = r" ?[x×] ?(?:nvidia |amd )?[a-z]{1,2}[0-9]{2,3}[a-z]?"
+    models = r" ?[x×] ?(?!bf16|tf32)(?:nvidia |amd )?[a-z]{1,2}[0-9]{2,3}[a-z]?"
     gpus = re.search(rf"\b([0-9]{{1,6}})(?:[- ]{_WORD}(?:gpus?|ranks)(?! ?[0-9])|{models})\b", text)
     hosts = re.search(rf"\b([0-9]{{1,6}})[- ]{_WORD}(?:hosts?|nodes?|guests|machines|vms)\b", text)
     ranks = int(gpus[1]) if gpus else None
@@ -326,8 +334,8 @@ def _clock(figure: Figure, value: float, factor: float, measured: Measured, shap
     idle = IDLE.search(figure.subject[:400])
     most = None if idle else measured.observations.max_sm_clock_mhz
     card = re.search(r"(?i)^(?!.*(?:laptop|mobile|max-q)).*\b(?:gtx 16|rtx [2-5]0)[5-9]0", shape.gpu or "")
-    least = _CARD_CLOCK if card else _SLOWEST_CLOCK
-    if most is None and value < least and LOADED.search(figure.subject[:400]):
+    least = _CARD_CLOCK if card else SLOWEST_CLOCK
+    if most is None and not idle and value < least and LOADED.search(figure.subject[:400]):
         return Judged(figure, "low", f"no such GPU works below {least:g} MHz", value, factor=factor)
     if most is None:
         why = "an idle GPU lowers its clock" if idle else "not known: the clock to compare with"

@@ -312,6 +312,117 @@ def test_two_figures_that_differ_in_one_circumstance(cause: str, metric: str, sl
     assert caused(8.0, 8.0) == caused(8.0, 4.0) == []
 
 
+NDR = {"count": 8, "rate_gbps": 400, "kind": "infiniband"}
+# setup, rows of (metric, subject, value, unit, bytes), observations: two figures that differ as they do on any machine
+HEALTHY: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...], dict[str, Any]]] = {
+    "hosts are no storage": ({}, (("tokens-per-second", "2 hosts over the network", 100, "tokens/s"),
+                                  ("tokens-per-second", "1 host, in GPU memory", 500, "tokens/s")), {}),
+    "hosts are no sockets": ({}, (("tokens-per-second", "2 nodes, per GPU", 100, "tokens/s"),
+                                  ("tokens-per-second", "1 node, per GPU", 120, "tokens/s")), {}),
+    "copies within one GPU": ({}, (("p2p", "GPU 0 to GPU 1", 20, "GB/s"), ("p2p", "same GPU", 800, "GB/s")), {}),
+    "links are in use": ({}, (("tokens-per-second", "tp2, small model", 60, "tokens/s"),
+                              ("tokens-per-second", "1 GPU, small model", 100, "tokens/s")), {"p2p": "nvlink"}),
+    "sockets beside links": ({"gpu": "NVIDIA H100 80GB HBM3", "gpus_per_host": 8, "hosts": 1},
+                             (("tokens-per-second", "decode", 60, "tokens/s"),),
+                             {"transport": "socket", "p2p": "nvlink"}),
+    "heat was read": ({}, (("sm-clock", "cold", 1900, "MHz"), ("sm-clock", "after 10 minutes", 1500, "MHz")),
+                      {"thermal_slowdown": False}),
+    "a time and a rate": ({}, (("tokens-per-second", "first run", 2.5, "s"),
+                               ("tokens-per-second", "second run", 50, "tokens/s")), {}),
+    "small copies": ({"gpu": "NVIDIA H100 80GB HBM3"}, (("h2d", "GPU 0", 0.4, "GB/s", 4096),
+                                                        ("h2d", "GPU 0", 55, "GB/s", 1 << 30)), {}),
+    "a clock without load": ({}, (("sm-clock", "no load", 210, "MHz"), ("sm-clock", "training", 1900, "MHz")), {}),
+    "a clock of other work": ({}, (("sm-clock", "desktop, video", 800, "MHz"), ("sm-clock", "game", 2700, "MHz")), {}),
+    "small messages between hosts": ({"gpu": "NVIDIA H100 80GB HBM3", "gpus_per_host": 8, "hosts": 2},
+                                     ((AR, "16 GPUs", 9, "GB/s", 4 << 20),), {}),
+    "a port in full duplex": ({"gpu": "NVIDIA H100 80GB HBM3", "hosts": 2, "nics": NDR},
+                              (("rdma-write", "full duplex port", 48, "GB/s"),), {}),
+    "all of eight ports": ({"gpu": "NVIDIA H100 80GB HBM3", "hosts": 2, "nics": NDR},
+                           (("rdma-write", "over all 8 ports", 370, "GB/s"),), {}),
+    "two of eight ports": ({"gpu": "NVIDIA H100 80GB HBM3", "hosts": 2, "nics": NDR},
+                           (("rdma-write", "over both ports", 96, "GB/s"),), {}),
+    "all tokens": ({}, (("tokens-per-second", "throughput, including prefill", 5000, "tokens/s"),), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HEALTHY)
+def test_what_differs_on_any_machine_has_no_cause(kind: str) -> None:
+    setup, rows, seen = HEALTHY[kind]
+    figures = [dict(zip(("metric", "subject", "value", "unit", "size_bytes"), row, strict=False)) for row in rows]
+    assert names(diagnosed({"version": 1, "setup": setup, "figures": figures, "observations": seen})) == []
+
+
+def test_a_comparison_says_more_than_what_was_not_read() -> None:
+    figures = [
+        {"metric": "rdma-write", "subject": f"GPU memory, {place} the adapter", "value": value, "unit": "GB/s"}
+        for place, value in (("GPU 4, far from", 20), ("GPU 0, near", 46))
+    ]
+    setup = {"gpu": "NVIDIA H100 80GB HBM3", "gpus_per_host": 8, "hosts": 2, "nics": NDR}
+    cause = diagnosed({"version": 1, "setup": setup, "figures": figures}).causes[0]
+    assert (cause.cause, cause.grade) == ("nic-on-other-socket", "fits")
+
+
+def test_one_link_below_the_others_stands_out_where_all_copy_at_once() -> None:
+    figures = [
+        {"metric": "h2d", "subject": f"GPU {n}, all at once", "value": 12 if n == 3 else 55, "unit": "GB/s"}
+        for n in range(4)
+    ]
+    setup = {"gpu": "NVIDIA H100 80GB HBM3"}
+    assert names(diagnosed({"version": 1, "setup": setup, "figures": figures})) == ["pcie-link-degraded"]
+
+
+@pytest.mark.parametrize(("hosts", "told"), [(2, True), (36, False)])
+def test_links_join_the_hosts_of_one_rack(hosts: int, told: bool) -> None:
+    """GB200 NVL72: 18 hosts of 4 GPUs."""
+    figure = {"metric": AR, "subject": f"{4 * hosts} GPUs on {hosts} hosts", "value": 80, "unit": "GB/s"}
+    setup = {"gpu": "NVIDIA GB200", "gpus_per_host": 4, "hosts": hosts, "nics": {**NDR, "count": 4}}
+    found = diagnosed({"version": 1, "setup": setup, "figures": [figure], "observations": {"transport": "ib"}})
+    assert ("nvlink-down-or-missing" in names(found)) is told
+
+
+@pytest.mark.parametrize(
+    ("metric", "slow", "fast", "remedy"),
+    [
+        ("tokens-per-second", "default first touch", "interleaved over both nodes", "numactl --interleave=all"),
+        ("disk-read", "8 s after the start", "at the start", "nvme smart-log"),
+        ("tokens-per-second", "tensor parallel on 2 hosts", "tensor parallel on 1 host", "within a host"),
+    ],
+)
+def test_the_remedy_fits_the_comparison(metric: str, slow: str, fast: str, remedy: str) -> None:
+    unit = "GB/s" if metric == "disk-read" else "tokens/s"
+    figures = [{"metric": metric, "subject": name, "value": n, "unit": unit} for name, n in ((slow, 2), (fast, 6))]
+    assert remedy in diagnosed({"version": 1, "figures": figures}).causes[0].remedy
+
+
+def test_gpus_that_share_ports_by_design_are_not_told_to_name_all_ports() -> None:
+    figure = {"metric": "rdma-write", "subject": "dispatch, each GPU", "value": 20, "unit": "GB/s"}
+    setup = {"gpus_per_host": 8, "hosts": 2, "nics": {"count": 4}}
+    (cause,) = diagnosed({"version": 1, "setup": setup, "figures": [figure]}).causes
+    assert cause.evidence == ("rdma-write: dispatch, each GPU: 8 GPUs share 4 NICs",)
+    assert "NCCL_IB_HCA" not in cause.remedy
+
+
+def test_people_compare_and_logs_do_not() -> None:
+    """A log has the clocks of whatever GPUs did; in a document people chose the two figures."""
+    clocks = (("cold", 1900), ("after 10 minutes", 1500))
+    figures = [{"metric": "sm-clock", "subject": subject, "value": value, "unit": "MHz"} for subject, value in clocks]
+    document = Measured.from_yaml(json.dumps({"version": 1, "figures": figures}))
+    assert [names(diagnose(document, written=written)) for written in (True, False)] == [["thermal"], []]
+
+
+def test_variables_of_ucx_say_nothing_of_a_run_of_nccl() -> None:
+    """There they are about the messages of MPI: scripts of Oracle (BM.GPU.H200.8) and Azure (ND H100 v5) set them."""
+    setup = {"gpu": "NVIDIA H100 80GB HBM3", "gpus_per_host": 8, "hosts": 2, "nics": NDR}
+    figure = {"metric": AR, "subject": "16 GPUs", "value": 65, "unit": "GB/s", "size_bytes": 1 << 30}
+    told = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "mlx5_0:1"}
+    caused = [
+        names(diagnosed({"version": 1, "setup": {**setup, "environment": variables}, "figures": [figure]}))[:2]
+        for variables in (told, {**told, "NCCL_DEBUG": "INFO"})
+    ]
+    both = {"socket-transport-instead-of-ib", "nic-count-or-rail-mismatch"}
+    assert [both.intersection(found) for found in caused] == [both, set()]
+
+
 @pytest.mark.parametrize(
     ("watts", "limit", "cause"),
     [(None, 360, "power-cap"), (250, 360, None), (340, 360, "power-cap"), (None, 440, None), (445, None, "power-cap")],
