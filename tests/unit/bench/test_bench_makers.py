@@ -20,7 +20,7 @@ from hosttune.bench.measuring import MeasuredRuns, measure
 from hosttune.bench.parse import child
 from hosttune.bench.parse.answer import ParsedOutput
 from hosttune.errors import Refused
-from hosttune.gpu import habana, mig_tables
+from hosttune.gpu import habana
 from hosttune.machine.live import LiveMachine
 from hosttune.model.gpu import Gpu, Mig, MigInstance, MigProfile
 from hosttune.model.host import Host, PciDevice, RunningGuest
@@ -361,8 +361,8 @@ def test_the_instance_that_the_environment_shows_gives_its_figures(library: Any)
 
 
 def test_a_gpu_without_mig_mode_has_no_parts() -> None:
-    assert mig_tables.parts(Gpu(address=A, mig=Mig(mode="disabled", instances=()))) is None
-    assert mig_tables.parts(Gpu(address=A)) is None
+    assert mig.parts(Gpu(address=A, mig=Mig(mode="disabled", instances=()))) is None
+    assert mig.parts(Gpu(address=A)) is None
 
 
 # --- Gaudi ---------------------------------------------------------------------------------------------------
