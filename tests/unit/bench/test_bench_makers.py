@@ -20,7 +20,7 @@ from hosttune.bench.measuring import MeasuredRuns, measure
 from hosttune.bench.parse import child
 from hosttune.bench.parse.answer import ParsedOutput
 from hosttune.errors import Refused
-from hosttune.gpu import habana
+from hosttune.gpu import habana, mig
 from hosttune.machine.live import LiveMachine
 from hosttune.model.gpu import Gpu, Mig, MigInstance, MigProfile
 from hosttune.model.host import Host, PciDevice, RunningGuest
