@@ -54,12 +54,15 @@ def report_text(
 ) -> str:
     """Return what `emit_report` writes. Raises BadInput."""
     from hosttune.model.values import to_json
-    from hosttune.report.draw import DRAWERS, drawn
 
     own = {"json": lambda: to_json(document), **(only or {})}
-    if output not in {**own, **DRAWERS}:
+    if output in own:
+        return own[output]()
+    from hosttune.report.draw import DRAWERS, drawn  # here: JSON is not drawn
+
+    if output not in DRAWERS:
         raise BadInput(f"this report has no format {output}", where="--output", hint=f"one of {', '.join(FORMATS)}")
-    return own[output]() if output in own else drawn(build(document), output)
+    return drawn(build(document), output)
 
 
 @contextlib.contextmanager
