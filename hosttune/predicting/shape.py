@@ -117,7 +117,7 @@ def shape_of(measured: Measured, standard: Standard) -> HostShape:
     elif setup.nvswitch or (setup.nvswitch is None and setup.gpus_per_host == _BOARD and not is_card(setup.gpu)):
         # Of a model in several forms: the board with all links.
         rows = [row for row in rows if row.nvlinks == max(other.nvlinks or 0 for other in rows)] or rows
-    links = setup.nvlinks_per_gpu or (None if meshed else setup.nvlinks_per_gpu)
+    links = None if meshed and not setup.nvlinks_per_gpu else setup.nvlinks_per_gpu
     counts, peaks = {row.nvlinks for row in rows}, agreed(rows)
     most = counts.pop() if len(counts) == 1 else None
     most = generation.links if most is None and generation else most
